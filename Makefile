@@ -1,0 +1,51 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMP := $(VENV)/.installed
+WORKERS ?= 2
+SEEDS ?= 200
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+# A .venv whose making was interrupted, or whose Python has left the machine, has no working pip: it is made anew.
+# The stamp comes last, so an interrupted installation is repeated.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Stoker needs Python 3.11 or newer: make PYTHON=python3.11 …" >&2; exit 1; }
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) \
+		|| { echo "python3 -m venv failed: on Debian, install python3-venv" >&2; exit 1; }
+	$(PY) -m pip install --quiet --no-input --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+install: $(STAMP) ## install Stoker and what its checks need into .venv
+
+check: $(STAMP) ## ruff, mypy --strict, layers, tidy, generated pages fresh (under a minute)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy $(wildcard src tests bench docs)
+	$(BIN)/lint-imports
+	$(PY) -m pytest tests/test_tidy.py
+
+test: $(STAMP) ## all tests, with the short forms of the campaigns; ARGS="-k name" for some
+	$(PY) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+sim: $(STAMP) ## the simulation: make sim SEEDS=2000, or SEED=17 for one story
+	$(PY) -m tests.sim --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+
+bench: $(STAMP) ## measure the engine; figures also in bench/results.json
+	$(PY) -m bench
+
+docs: $(STAMP) ## print the generated pages anew
+	$(PY) -m docs.machines
+
+format: $(STAMP) ## let ruff put the code in order
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+
+.PHONY: help install check test sim bench docs format clean

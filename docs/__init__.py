@@ -1,0 +1,1 @@
+"""Pages for people, and the programs that print those which are generated."""

@@ -1,0 +1,1 @@
+"""Stoker runs people's workloads on machines and never loses one."""

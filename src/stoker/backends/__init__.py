@@ -1,0 +1,1 @@
+"""Providers of machines, one folder each. Empty until the first of them."""

@@ -1,0 +1,1 @@
+"""The Python client. Empty until the server."""

@@ -1,0 +1,55 @@
+"""What waits for machines (`Gang`), and the instances it may be placed on (`InstanceRoom`)."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from stoker.core.block import Blocks
+from stoker.core.ids import FleetId, InstanceId, JobId, RunId
+from stoker.core.resources import Request
+
+
+class OnNoCapacity(Enum):
+    QUEUE = "queue"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The jobs of one replica: placed together or not at all."""
+
+    run_id: RunId
+    replica: int
+    submitted_at: float
+    jobs: tuple[tuple[JobId, Request], ...]
+    priority: int = 50
+    whole: bool = False  # a replica of several nodes: each job takes a whole instance
+    on_no_capacity: OnNoCapacity = OnNoCapacity.QUEUE
+    fleets: frozenset[FleetId] | None = None  # None: any
+    ready: bool = True  # False: an earlier submission of it has not finished yet
+
+    @property
+    def turn(self) -> tuple[int, float, int, int]:
+        """Its order in the queue: priority, then age, then id."""
+        return (-self.priority, self.submitted_at, self.run_id.int, self.replica)
+
+    def __str__(self) -> str:
+        return f"{self.run_id}/{self.replica}"
+
+
+def ease(request: Request) -> tuple[float, ...]:
+    """Sorts the largest and most particular first: what is hard to place chooses before what is easy."""
+    gpu = request.gpu
+    card = (gpu.count.lo, float(bool(gpu.names)), gpu.memory_mb.lo) if gpu else (0.0, 0.0, 0.0)
+    return tuple(-amount for amount in (*card, request.cpu.lo, request.memory_mb.lo, request.disk_mb.lo))
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRoom:
+    """An unfinished instance as the placer sees it."""
+
+    id: InstanceId
+    blocks: Blocks
+    fleet_id: FleetId | None = None
+    ready: bool = True  # IDLE or BUSY; False: PENDING or PROVISIONING, where room may be reserved
+    barred: str = ""  # why nothing may be placed on it: cordoned, unreachable, unhealthy, TERMINATING
+    lasting: int = 0  # blocks held by jobs without an end (services): waiting does not free them

@@ -1,0 +1,204 @@
+"""All swarm tasks and their edges, one event at a time: slow, obvious, and the measure of the SQL in `store/`."""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
+
+from stoker.core.errors import Conflict, NotFound, UserError
+from stoker.core.ids import TaskId, WorkerId
+from stoker.core.machine import Effect, Event, Refused
+from stoker.core.task import (
+    AVAILABLE,
+    INACTIVE,
+    TASK,
+    Acquired,
+    CancelAsked,
+    CancelContinuations,
+    Claimed,
+    CloseExecution,
+    ContinuationChanged,
+    DependencyFailed,
+    DropExecution,
+    GivenBack,
+    MadeAvailable,
+    OpenExecution,
+    Outcome,
+    Passed,
+    ReleaseContinuations,
+    Released,
+    Task,
+    TellWorker,
+    WorkerLost,
+    conflict,
+    unknown,
+)
+
+
+class Edge(NamedTuple):
+    source: TaskId
+    target: TaskId
+
+
+def refuse_cycle(edges: Iterable[Edge]) -> None:
+    """Tasks that wait for each other would wait for ever."""
+    order: TopologicalSorter[TaskId] = TopologicalSorter()
+    for source, target in edges:
+        order.add(target, source)
+    try:
+        order.prepare()
+    except CycleError as error:
+        circle = " → ".join(str(id) for id in error.args[1][:5])
+        raise UserError(
+            f"These continuations make a circle: {circle}{' …' if len(error.args[1]) > 5 else ''}.",
+            hint="Take one of these edges away.",
+            code="cycle",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    worker: WorkerId
+    claimed_at: float
+    terminated_at: float | None = None
+    outcome: Outcome | None = None
+    exit_status: int | None = None
+
+
+class Held(NamedTuple):
+    """One attempt in one worker's hands: what claims give and all news of the worker names."""
+
+    task: TaskId
+    attempt: int
+
+
+@dataclass
+class Graph:
+    tasks: dict[TaskId, Task] = field(default_factory=dict)
+    edges: set[Edge] = field(default_factory=set)
+    executions: dict[Held, Execution] = field(default_factory=dict)
+
+    def create(self, tasks: Iterable[Task], edges: Iterable[Edge], now: float) -> None:
+        with self._all_or_nothing():
+            fresh = {task.id: task for task in tasks}
+            for task in fresh.values():
+                if task.state not in TASK.initial:
+                    raise conflict(task.id, task.state, "a new task is inactive or available")
+            if taken := fresh.keys() & self.tasks.keys():
+                raise Conflict(f"Task {min(taken)} exists already.")
+            self.tasks |= fresh
+            self._link(edges, now)
+            for task in fresh.values():
+                if task.state is AVAILABLE and not task.has_command:
+                    self._tell(task.id, Passed(), now)
+
+    def add_continuations(self, edges: Iterable[Edge], now: float) -> None:
+        with self._all_or_nothing():
+            self._link(edges, now)
+
+    def remove_continuations(self, edges: Iterable[Edge], now: float) -> None:
+        with self._all_or_nothing():
+            edges = frozenset(edges)
+            for edge in edges:
+                if edge not in self.edges:
+                    raise NotFound(f"{edge.source} has no continuation {edge.target}.")
+                if self.tasks[edge.target].state is not INACTIVE:
+                    raise conflict(edge.target, self.tasks[edge.target].state, "it waits for nobody")
+                self._tell(edge.source, ContinuationChanged(), now)
+            # A barrier that one removal lets pass may be the source of another: edges go first, then releases.
+            self.edges -= edges
+            for edge in edges:
+                self._tell(edge.target, Released(), now)
+
+    def make_available(self, ids: Iterable[TaskId], now: float) -> None:
+        with self._all_or_nothing():
+            for id in ids:
+                self._tell(id, MadeAvailable(), now)
+
+    def claim(self, worker: WorkerId, n: int, now: float, claim: int = 0) -> list[Held]:
+        waiting = sorted((-task.priority, task.id) for task in self.tasks.values() if task.state is AVAILABLE)
+        for _, id in waiting[:n]:
+            self._tell(id, Claimed(worker, claim), now)
+        return [Held(id, self.tasks[id].attempt) for _, id in waiting[:n]]
+
+    def news(self, worker: WorkerId, held: Held, event: Event, now: float) -> bool:
+        """What a worker says of one attempt; False: it is not the worker's any more, and nothing changed."""
+        task = self.tasks.get(held.task)
+        if task is None or (task.worker, task.attempt) != (worker, held.attempt):
+            return False
+        try:
+            self._tell(held.task, replace(event, attempt=held.attempt), now)
+        except Conflict:
+            return False
+        return True
+
+    def cancel(self, ids: Iterable[TaskId], now: float) -> set[tuple[WorkerId, Held]]:
+        told: set[tuple[WorkerId, Held]] = set()
+        for id in ids:
+            told |= self._tell(id, CancelAsked(), now)
+        return told
+
+    def heartbeat(self, worker: WorkerId, held: Collection[Held], claim: int, now: float) -> None:
+        for task in self._of(worker):
+            if Held(task.id, task.attempt) not in held and task.claim <= claim:
+                self._tell(task.id, GivenBack(), now)
+
+    def lose(self, worker: WorkerId, now: float) -> None:
+        for task in self._of(worker):
+            self._tell(task.id, WorkerLost(), now)
+
+    def _of(self, worker: WorkerId) -> list[Task]:
+        return [task for task in self.tasks.values() if task.worker == worker]
+
+    def _link(self, edges: Iterable[Edge], now: float) -> None:
+        for edge in edges:
+            if missing := {edge.source, edge.target} - self.tasks.keys():
+                raise unknown(missing)
+            self._tell(edge.source, ContinuationChanged(), now)
+            if edge not in self.edges or self.tasks[edge.target].state is not INACTIVE:
+                self._tell(edge.target, Acquired(), now)
+            self.edges.add(edge)
+        refuse_cycle(self.edges)
+
+    def _tell(self, id: TaskId, event: Event, now: float) -> set[tuple[WorkerId, Held]]:
+        told: set[tuple[WorkerId, Held]] = set()
+        waiting = deque([(id, event)])
+        while waiting:
+            id, event = waiting.popleft()
+            try:
+                step = TASK.step(self.tasks[id], event, now)
+            except Refused as refused:
+                raise conflict(id, self.tasks[id].state, str(refused)) from refused
+            self.tasks[id] = step.record
+            held = Held(id, step.record.attempt)
+            waiting += [(TaskId(send.id), send.event) for send in step.sends]
+            for effect in step.effects:
+                if isinstance(effect, TellWorker):
+                    told.add((effect.worker, held))
+                elif isinstance(effect, ReleaseContinuations | CancelContinuations):
+                    news = Released() if isinstance(effect, ReleaseContinuations) else DependencyFailed()
+                    waiting += [(target, news) for source, target in self.edges if source == id]
+                else:
+                    self._record(held, effect, now)
+        return told
+
+    def _record(self, held: Held, effect: Effect, now: float) -> None:
+        if isinstance(effect, OpenExecution):
+            self.executions[held] = Execution(effect.worker, now)
+        elif isinstance(effect, CloseExecution):
+            self.executions[held] = replace(
+                self.executions[held], terminated_at=now, outcome=effect.outcome, exit_status=effect.exit_status
+            )
+        elif isinstance(effect, DropExecution):
+            del self.executions[held]
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        before = (dict(self.tasks), set(self.edges), dict(self.executions))
+        try:
+            yield
+        except UserError:
+            self.tasks, self.edges, self.executions = before
+            raise

@@ -1,0 +1,400 @@
+"""The life of an instance: a machine that can run jobs, from the wish for it until it is certainly gone.
+
+The row exists before a provider is asked, and stays unfinished until the provider (or the host's own
+agent, or a person) confirms that the machine is gone: nothing we started is ever forgotten.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stoker.core.block import Blocks
+from stoker.core.ids import FleetId, InstanceId
+from stoker.core.job_facts import Freed, Taken
+from stoker.core.machine import Effect, Event, Machine, Row, Then, TimeUp, ask, pairs, rows, stay
+from stoker.core.resources import Capacity
+
+PROVIDER_SILENCE_S = 1200.0
+"""How long a provider's machine may be silent before it is given up."""
+LEAVING_GRACE_S = 120.0
+"""How long jobs may take to stop when their machine is sent away."""
+
+
+class S(StrEnum):
+    PENDING = "PENDING"
+    PROVISIONING = "PROVISIONING"
+    IDLE = "IDLE"
+    BUSY = "BUSY"
+    TERMINATING = "TERMINATING"
+    TERMINATED = "TERMINATED"
+
+
+COMING = (S.PENDING, S.PROVISIONING)
+UP = (S.IDLE, S.BUSY)
+LIVE = (*COMING, *UP)
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    id: InstanceId
+    fleet_id: FleetId | None
+    backend: str
+    blocks: Blocks
+    state: S = S.PENDING
+    attempt: int = 0
+    version: int = 0
+    entered_at: float = 0.0
+    owned: bool = False
+    """A host of the user's: it is never destroyed, and may be silent without end."""
+    shim: bool = True
+    handle: str = ""
+    unreachable_since: float | None = None
+    health: str = ""
+    cordoned: bool = False
+    drain_at: float | None = None
+    """Set while draining: jobs that are still there at this moment are interrupted."""
+    destroy_at: float | None = None
+    """Set while TERMINATING with jobs on it: until then they may stop in good order."""
+    provisioning_limit_s: float = 600.0
+    price: float = 0.0
+    spot: bool = False
+    message: str = ""
+
+    @property
+    def phase(self) -> str:
+        return self.state
+
+    @property
+    def open(self) -> bool:
+        """May a job be placed here?"""
+        return self.state in LIVE and not self.cordoned and self.unreachable_since is None
+
+
+# Facts.
+
+
+@dataclass(frozen=True, slots=True)
+class Launched(Event):
+    """The provider accepted the launch, or the SSH host was reached."""
+
+    handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Event):
+    """The provider refused: no capacity, denied. It may have created something all the same."""
+
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShimAnswered(Event):
+    capacity: Capacity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Silent(Event):
+    """Its shim does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard(Event):
+    """Its shim answers again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionNoticed(Event):
+    """The provider will take the machine back after `notice_s`."""
+
+    notice_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gone(Event):
+    """The provider, or a person, says that the machine is gone."""
+
+    message: str = "the machine is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class CordonAsked(Event):
+    on: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked(Event):
+    deadline_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAsked(Event):
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted(Event):
+    """Its fleet does not want it any more: idle too long, does not fit, the fleet is deleted."""
+
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Destroyed(Event):
+    """Confirmed: the machine is gone, or our agent and its traces are."""
+
+
+# Wishes.
+
+
+@dataclass(frozen=True, slots=True)
+class Launch(Effect):
+    """Ask the provider for the machine; keyed by our id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destroy(Effect):
+    """Find whatever carries our tag and destroy it, until that is confirmed."""
+
+
+class Tidings(StrEnum):
+    PLACED = "placed"
+    INTERRUPTED = "interrupted"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class TellJobs(Effect):
+    """Tell the jobs on this instance. A wish, not a send: runs are locked before instances."""
+
+    tidings: str
+
+
+def take(instance: Instance, event: Taken, now: float) -> Then:
+    # A job that was reserved when the launch was already accepted would wait for news that has passed.
+    missed = event.reserved and instance.state is not S.PENDING
+    told = (TellJobs(Tidings.PLACED),) if missed else ()
+    return ask(*told, blocks=instance.blocks.hold(event.job_id, event.blocks))
+
+
+def give(instance: Instance, event: Freed, now: float) -> Then:
+    return ask(blocks=instance.blocks.give(event.job_id))
+
+
+def launched(instance: Instance, event: Launched, now: float) -> Then:
+    return ask(TellJobs(Tidings.PLACED), handle=event.handle)
+
+
+def answered(instance: Instance, event: ShimAnswered, now: float) -> Then:
+    # Once more: the word of the launch is not current any more if nobody passed it on before this one came.
+    told = (TellJobs(Tidings.PLACED),) if instance.blocks.held else ()
+    return ask(*told, unreachable_since=None)
+
+
+def mark_silent(instance: Instance, event: Silent, now: float) -> Then:
+    return ask(unreachable_since=now, note="unreachable")
+
+
+def mark_heard(instance: Instance, event: Heard, now: float) -> Then:
+    return ask(unreachable_since=None, note="reachable again")
+
+
+def keep_handle(instance: Instance, event: Launched, now: float) -> Then:
+    return ask(handle=event.handle)
+
+
+def cordon(instance: Instance, event: CordonAsked, now: float) -> Then:
+    drain_at = instance.drain_at if event.on else None
+    return ask(cordoned=event.on, drain_at=drain_at, note="cordoned" if event.on else "open again")
+
+
+def drain(instance: Instance, event: DrainAsked, now: float) -> Then:
+    return ask(cordoned=True, drain_at=event.deadline_at, note="draining")
+
+
+def end(instance: Instance, message: str, now: float, grace_s: float) -> Then:
+    """Jobs on it get their grace before the machine is destroyed."""
+    tell = TellJobs(Tidings.INTERRUPTED)
+    if grace_s > 0 and instance.blocks.held:
+        return ask(tell, message=message, note=message, destroy_at=now + grace_s)
+    return ask(tell, Destroy(), message=message, note=message)
+
+
+def end_refused(instance: Instance, event: Refused, now: float) -> Then:
+    return end(instance, event.message or "the provider refused", now, 0)
+
+
+def end_gone(instance: Instance, event: Gone, now: float) -> Then:
+    return ask(TellJobs(Tidings.GONE), Destroy(), destroy_at=None, message=event.message, note=event.message)
+
+
+def end_preempted(instance: Instance, event: PreemptionNoticed, now: float) -> Then:
+    return end(instance, "preempted", now, event.notice_s)
+
+
+def end_deleted(instance: Instance, event: DeleteAsked, now: float) -> Then:
+    return end(instance, "deleted", now, LEAVING_GRACE_S)
+
+
+def end_unwanted(instance: Instance, event: Unwanted, now: float) -> Then:
+    return end(instance, event.message or "not wanted any more", now, LEAVING_GRACE_S)
+
+
+def end_drained(instance: Instance, event: Event, now: float) -> Then:
+    return end(instance, "drained", now, LEAVING_GRACE_S)
+
+
+def end_drained_last(instance: Instance, event: Freed, now: float) -> Then:
+    return ask(Destroy(), blocks=instance.blocks.give(event.job_id), message="drained", note="drained")
+
+
+def end_no_shim(instance: Instance, event: TimeUp, now: float) -> Then:
+    return end(instance, f"no shim answered within {instance.provisioning_limit_s:g} s", now, 0)
+
+
+def end_lost(instance: Instance, event: TimeUp, now: float) -> Then:
+    return end(instance, f"unreachable for {PROVIDER_SILENCE_S:g} s", now, 0)
+
+
+def destroy_now(instance: Instance, event: TimeUp, now: float) -> Then:
+    return ask(Destroy(), destroy_at=None, note="jobs had their grace")
+
+
+def destroy_empty(instance: Instance, event: Freed, now: float) -> Then:
+    return ask(Destroy(), destroy_at=None, blocks=instance.blocks.give(event.job_id))
+
+
+def bury(instance: Instance, event: Event, now: float) -> Then:
+    """What still stood on it fell with it: the jobs are told, and release nothing any more."""
+    return ask(TellJobs(Tidings.GONE), blocks=Blocks(instance.blocks.capacity, instance.blocks.total), destroy_at=None)
+
+
+# When rows apply.
+
+
+def has_room(instance: Instance, event: Taken, now: float) -> bool:
+    return instance.open and all(instance.blocks.free >> number & 1 for number in event.blocks)
+
+
+def holds(instance: Instance, event: Freed, now: float) -> bool:
+    return event.job_id in instance.blocks.held
+
+
+def last_while_draining(instance: Instance, event: Freed, now: float) -> bool:
+    return instance.drain_at is not None and last(instance, event, now)
+
+
+def last(instance: Instance, event: Freed, now: float) -> bool:
+    return set(instance.blocks.held) == {event.job_id}
+
+
+def held(instance: Instance, event: Event, now: float) -> bool:
+    return bool(instance.blocks.held)
+
+
+def heard_before(instance: Instance, event: Event, now: float) -> bool:
+    return instance.unreachable_since is None
+
+
+def silent_before(instance: Instance, event: Event, now: float) -> bool:
+    return instance.unreachable_since is not None
+
+
+def forced(instance: Instance, event: DeleteAsked, now: float) -> bool:
+    return event.force
+
+
+def unheld(instance: Instance, event: Event, now: float) -> bool:
+    return not instance.blocks.held
+
+
+def cordon_changes(instance: Instance, event: CordonAsked, now: float) -> bool:
+    return instance.cordoned is not event.on
+
+
+def no_shim_in_time(instance: Instance, event: TimeUp, now: float) -> bool:
+    return now >= instance.entered_at + instance.provisioning_limit_s
+
+
+def drain_over(instance: Instance, event: TimeUp, now: float) -> bool:
+    return instance.drain_at is not None and now >= instance.drain_at
+
+
+def grace_over(instance: Instance, event: TimeUp, now: float) -> bool:
+    return instance.destroy_at is not None and now >= instance.destroy_at
+
+
+def in_grace(instance: Instance, event: Event, now: float) -> bool:
+    return instance.destroy_at is not None
+
+
+def last_in_grace(instance: Instance, event: Freed, now: float) -> bool:
+    return in_grace(instance, event, now) and last(instance, event, now)
+
+
+def silent_too_long(instance: Instance, event: TimeUp, now: float) -> bool:
+    return (at := silence_at(instance)) is not None and now >= at
+
+
+def silence_at(instance: Instance) -> float | None:
+    if instance.owned or instance.unreachable_since is None:
+        return None
+    # Jobs on it are given up first, each for its own reason.
+    return instance.unreachable_since + PROVIDER_SILENCE_S + (LEAVING_GRACE_S if instance.blocks.held else 0)
+
+
+def deadline(instance: Instance) -> float | None:
+    match instance.state:
+        case S.PROVISIONING:
+            return instance.entered_at + instance.provisioning_limit_s
+        case S.IDLE | S.BUSY:
+            return min((at for at in (instance.drain_at, silence_at(instance)) if at is not None), default=None)
+        case S.TERMINATING:
+            return instance.destroy_at
+        case _:
+            return None
+
+
+EVENTS = (Taken, Freed, Launched, Refused, ShimAnswered, Silent, Heard, PreemptionNoticed, Gone, CordonAsked,
+          DrainAsked, DeleteAsked, Unwanted, Destroyed, TimeUp)  # fmt: skip
+
+INSTANCE: Machine[Instance] = Machine("instance", (S.PENDING,), (
+    #   from            event              to              then              when
+    Row(S.PENDING,      Launched,          S.PROVISIONING, launched),
+    Row(S.PENDING,      Refused,           S.TERMINATING,  end_refused),
+    Row(S.PROVISIONING, ShimAnswered,      S.BUSY,         answered,         held),
+    Row(S.PROVISIONING, ShimAnswered,      S.IDLE,         answered),
+    Row(S.PROVISIONING, TimeUp,            S.TERMINATING,  end_no_shim,      no_shim_in_time),
+    *stay(COMING,       Taken,                             take,             has_room),
+    *stay(COMING,       Freed,                             give,             holds),
+    *rows(COMING,       Unwanted,          S.TERMINATING,  end_unwanted,     unheld),
+    *rows(COMING,       DeleteAsked,       S.TERMINATING,  end_deleted),
+    *rows(COMING,       DrainAsked,        S.TERMINATING,  end_drained),
+    Row(S.IDLE,         Taken,             S.BUSY,         take,             has_room),
+    Row(S.IDLE,         Unwanted,          S.TERMINATING,  end_unwanted),
+    Row(S.IDLE,         DeleteAsked,       S.TERMINATING,  end_deleted),
+    Row(S.IDLE,         DrainAsked,        S.TERMINATING,  end_drained),
+    Row(S.BUSY,         Taken,             S.BUSY,         take,             has_room),
+    Row(S.BUSY,         Freed,             S.TERMINATING,  end_drained_last, last_while_draining),
+    Row(S.BUSY,         Freed,             S.IDLE,         give,             last),
+    Row(S.BUSY,         Freed,             S.BUSY,         give,             holds),
+    Row(S.BUSY,         DrainAsked,        S.BUSY,         drain),
+    Row(S.BUSY,         DeleteAsked,       S.TERMINATING,  end_deleted,      forced),
+    Row(S.BUSY,         TimeUp,            S.TERMINATING,  end_drained,      drain_over),
+    *rows(UP,           TimeUp,            S.TERMINATING,  end_lost,         silent_too_long),
+    *stay(LIVE,         CordonAsked,                       cordon,           cordon_changes),
+    *stay(UP,           Silent,                            mark_silent,      heard_before),
+    *stay(UP,           Heard,                             mark_heard,       silent_before),
+    *rows(LIVE,         PreemptionNoticed, S.TERMINATING,  end_preempted),
+    *rows(LIVE,         Gone,              S.TERMINATING,  end_gone),
+    Row(S.TERMINATING,  Freed,             S.TERMINATING,  destroy_empty,    last_in_grace),
+    Row(S.TERMINATING,  Freed,             S.TERMINATING,  give,             holds),
+    Row(S.TERMINATING,  TimeUp,            S.TERMINATING,  destroy_now,      grace_over),
+    Row(S.TERMINATING,  Gone,              S.TERMINATING,  end_gone,         in_grace),
+    Row(S.TERMINATING,  Launched,          S.TERMINATING,  keep_handle),
+    Row(S.TERMINATING,  Destroyed,         S.TERMINATED,   bury),
+), stale=(
+    pairs((S.TERMINATED,), *(event for event in EVENTS if event is not Taken))
+    | pairs(LIVE, Freed, Unwanted, CordonAsked, Silent, Heard, TimeUp)
+    | pairs((*UP, S.PROVISIONING), Launched, Refused)
+    | pairs((*UP, S.PENDING), ShimAnswered)
+    | pairs((S.TERMINATING,), *(event for event in EVENTS if event not in (Taken, Destroyed)))
+))  # fmt: skip

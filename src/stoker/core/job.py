@@ -1,0 +1,241 @@
+"""The life of a job: one submission, from the queue until everything it held is given back.
+
+The table at the end is the life. TERMINATING walks through `Cleanup` in its written order, and only its
+last rows assign a finished status. A job gives blocks back only by an event that finds it SUBMITTED or
+TERMINATING, so that a commit knows before it steps which instances it has to lock.
+"""
+
+from stoker.core.gang import OnNoCapacity
+from stoker.core.job_end import (
+    clean_on,
+    cut_grace,
+    deadline,
+    end,
+    ends_aborted,
+    ends_done,
+    ends_failed,
+    finish,
+    given_up,
+    grace_over,
+    machine_gone,
+    max_duration_at,
+    not_aborted,
+    not_exited,
+    note_exit,
+    note_gone,
+    on_that_machine,
+    passed,
+    silence_at,
+    stopped,
+    stopped_itself,
+    stopping,
+    stopping_too_long,
+    that_step,
+    unregistering_there,
+)
+from stoker.core.job_facts import (
+    ACTIVE,
+    FINISHED,
+    PLACED,
+    AgentFailed,
+    CleanedUp,
+    EndAsked,
+    Exited,
+    Freed,
+    GraceCut,
+    Heard,
+    InstanceGone,
+    Interrupted,
+    Job,
+    LimitExceeded,
+    NoCapacity,
+    Placed,
+    Released,
+    Reserved,
+    RunnerAccepted,
+    S,
+    Silent,
+    StartTask,
+    SubmitJob,
+    Taken,
+    TaskAccepted,
+)
+from stoker.core.machine import Event, Machine, Row, Send, Then, TimeUp, ask, pairs, rows, stay
+from stoker.core.reason import JobReason
+
+__all__ = ["JOB", "Job", "S", "deadline"]
+
+
+def reserve(job: Job, event: Reserved, now: float) -> Then:
+    taken = Send("instance", event.instance_id, Taken(job.id, event.blocks, reserved=True))
+    return ask(sends=(taken,), instance_id=event.instance_id, blocks=event.blocks)
+
+
+def provision(job: Job, event: Placed, now: float) -> Then:
+    effect = StartTask() if event.shim else SubmitJob()
+    taken = () if job.instance_id else (Send("instance", event.instance_id, Taken(job.id, event.blocks)),)
+    return ask(
+        effect, sends=taken, instance_id=event.instance_id, blocks=event.blocks, owned=event.owned, shim=event.shim
+    )
+
+
+def wait_again(job: Job, event: Interrupted | InstanceGone, now: float) -> Then:
+    freed = Send("instance", event.instance_id, Freed(job.id))
+    return ask(sends=(freed,), instance_id=None, blocks=(), note=event.message)
+
+
+def submit(job: Job, event: TaskAccepted, now: float) -> Then:
+    return ask(SubmitJob(), unreachable_since=None)
+
+
+def run(job: Job, event: RunnerAccepted, now: float) -> Then:
+    return ask(running_at=now, unreachable_since=None)
+
+
+def mark_silent(job: Job, event: Silent, now: float) -> Then:
+    return ask(unreachable_since=now, note="unreachable")
+
+
+def mark_heard(job: Job, event: Heard, now: float) -> Then:
+    return ask(unreachable_since=None, note="reachable again")
+
+
+def end_done(job: Job, event: Exited, now: float) -> Then:
+    return end(job, JobReason.DONE_BY_RUNNER, now, exit_code=0)
+
+
+def end_exited(job: Job, event: Exited, now: float) -> Then:
+    if event.setup:
+        reason = JobReason.SETUP_FAILED
+    else:
+        reason = JobReason.OUT_OF_MEMORY if event.oom else JobReason.CONTAINER_EXITED_WITH_ERROR
+    return end(job, reason, now, exit_code=event.exit_code, exit_signal=event.signal)
+
+
+def end_failed(job: Job, event: AgentFailed | LimitExceeded, now: float) -> Then:
+    return end(job, event.reason, now, message=event.message)
+
+
+def end_interrupted(job: Job, event: Interrupted | InstanceGone, now: float) -> Then:
+    gone = isinstance(event, InstanceGone)
+    return end(job, JobReason.INTERRUPTED_BY_NO_CAPACITY, now, message=event.message, gone=gone)
+
+
+def end_no_capacity(job: Job, event: NoCapacity | Interrupted | InstanceGone, now: float) -> Then:
+    return end(job, JobReason.FAILED_TO_START_DUE_TO_NO_CAPACITY, now, message=event.message)
+
+
+def end_waiting_instance(job: Job, event: TimeUp, now: float) -> Then:
+    return end(job, JobReason.WAITING_INSTANCE_LIMIT_EXCEEDED, now)
+
+
+def end_waiting_runner(job: Job, event: TimeUp, now: float) -> Then:
+    return end(job, JobReason.WAITING_RUNNER_LIMIT_EXCEEDED, now)
+
+
+def end_max_duration(job: Job, event: TimeUp, now: float) -> Then:
+    return end(job, JobReason.MAX_DURATION_EXCEEDED, now)
+
+
+def end_unreachable(job: Job, event: TimeUp, now: float) -> Then:
+    return end(job, JobReason.INSTANCE_UNREACHABLE, now)
+
+
+def end_asked(job: Job, event: EndAsked, now: float) -> Then:
+    return end(job, event.reason, now, fate=event.fate, budget=event.budget, message=event.message)
+
+
+def unplaced(job: Job, event: Event, now: float) -> bool:
+    return job.instance_id is None
+
+
+def unplaced_or_there(job: Job, event: Placed, now: float) -> bool:
+    return job.instance_id is None or job.instance_id == event.instance_id
+
+
+def there(job: Job, event: Interrupted | InstanceGone, now: float) -> bool:
+    return job.instance_id == event.instance_id
+
+
+def there_and_not_queued(job: Job, event: Interrupted | InstanceGone, now: float) -> bool:
+    return job.instance_id == event.instance_id and job.policy.on_no_capacity is OnNoCapacity.FAIL
+
+
+def without_shim(job: Job, event: Event, now: float) -> bool:
+    return not job.shim
+
+
+def exit_zero(job: Job, event: Exited, now: float) -> bool:
+    return event.exit_code == 0 and event.signal is None
+
+
+def heard_before(job: Job, event: Event, now: float) -> bool:
+    return job.unreachable_since is None
+
+
+def silent_before(job: Job, event: Event, now: float) -> bool:
+    return job.unreachable_since is not None
+
+
+def waited_too_long(job: Job, event: TimeUp, now: float) -> bool:
+    return passed(deadline(job), now)
+
+
+def ran_too_long(job: Job, event: TimeUp, now: float) -> bool:
+    return passed(max_duration_at(job), now)
+
+
+def silent_too_long(job: Job, event: TimeUp, now: float) -> bool:
+    return passed(silence_at(job), now)
+
+
+EVENTS = (Reserved, Placed, NoCapacity, TaskAccepted, RunnerAccepted, Exited, AgentFailed, LimitExceeded, Silent,
+          Heard, Interrupted, InstanceGone, EndAsked, GraceCut, CleanedUp, Released, TimeUp)  # fmt: skip
+
+JOB: Machine[Job] = Machine("job", (S.SUBMITTED,), (
+    #   from            event           to              then                  when
+    Row(S.SUBMITTED,    Reserved,       S.SUBMITTED,    reserve,              unplaced),
+    Row(S.SUBMITTED,    Placed,         S.PROVISIONING, provision,            unplaced_or_there),
+    Row(S.SUBMITTED,    NoCapacity,     S.TERMINATING,  end_no_capacity,      unplaced),
+    Row(S.SUBMITTED,    Interrupted,    S.TERMINATING,  end_no_capacity,      there_and_not_queued),
+    Row(S.SUBMITTED,    Interrupted,    S.SUBMITTED,    wait_again,           there),
+    Row(S.SUBMITTED,    InstanceGone,   S.TERMINATING,  end_no_capacity,      there_and_not_queued),
+    Row(S.SUBMITTED,    InstanceGone,   S.SUBMITTED,    wait_again,           there),
+    Row(S.SUBMITTED,    TimeUp,         S.TERMINATING,  end_waiting_instance, waited_too_long),
+    Row(S.PROVISIONING, TaskAccepted,   S.PULLING,      submit),
+    Row(S.PROVISIONING, RunnerAccepted, S.RUNNING,      run,                  without_shim),
+    Row(S.PROVISIONING, TimeUp,         S.TERMINATING,  end_waiting_instance, waited_too_long),
+    Row(S.PULLING,      RunnerAccepted, S.RUNNING,      run),
+    Row(S.PULLING,      TimeUp,         S.TERMINATING,  end_waiting_runner,   waited_too_long),
+    Row(S.RUNNING,      LimitExceeded,  S.TERMINATING,  end_failed),
+    Row(S.RUNNING,      TimeUp,         S.TERMINATING,  end_max_duration,     ran_too_long),
+    Row(S.RUNNING,      TimeUp,         S.TERMINATING,  end_unreachable,      silent_too_long),
+    *rows(PLACED,       Exited,         S.TERMINATING,  end_done,             exit_zero),
+    *rows(PLACED,       Exited,         S.TERMINATING,  end_exited),
+    *rows(PLACED,       AgentFailed,    S.TERMINATING,  end_failed),
+    *rows(PLACED,       Interrupted,    S.TERMINATING,  end_interrupted,      there),
+    *rows(PLACED,       InstanceGone,   S.TERMINATING,  end_interrupted,      there),
+    *rows(ACTIVE,       EndAsked,       S.TERMINATING,  end_asked),
+    *stay((*PLACED, S.TERMINATING), Silent,             mark_silent,          heard_before),
+    *stay((*PLACED, S.TERMINATING), Heard,              mark_heard,           silent_before),
+    Row(S.TERMINATING,  CleanedUp,      S.TERMINATING,  clean_on,             that_step),
+    Row(S.TERMINATING,  Exited,         S.TERMINATING,  stopped,              stopping),
+    Row(S.TERMINATING,  Exited,         S.TERMINATING,  note_exit,            not_exited),
+    Row(S.TERMINATING,  TimeUp,         S.TERMINATING,  grace_over,           stopping_too_long),
+    Row(S.TERMINATING,  TimeUp,         S.TERMINATING,  given_up,             stopped_itself),
+    Row(S.TERMINATING,  InstanceGone,   S.TERMINATING,  machine_gone,         on_that_machine),
+    Row(S.TERMINATING,  InstanceGone,   S.TERMINATING,  note_gone,            unregistering_there),
+    Row(S.TERMINATING,  GraceCut,       S.TERMINATING,  cut_grace,            not_aborted),
+    Row(S.TERMINATING,  Released,       S.DONE,         finish,               ends_done),
+    Row(S.TERMINATING,  Released,       S.FAILED,       finish,               ends_failed),
+    Row(S.TERMINATING,  Released,       S.ABORTED,      finish,               ends_aborted),
+    Row(S.TERMINATING,  Released,       S.TERMINATED,   finish),
+), stale=(
+    pairs(FINISHED, *EVENTS)
+    | pairs((S.SUBMITTED,), Reserved, Placed, NoCapacity, Interrupted, InstanceGone, TimeUp, Silent, Heard)
+    | pairs(PLACED, Reserved, Placed, NoCapacity, Interrupted, InstanceGone, Silent, Heard, TimeUp)
+    | pairs((S.PROVISIONING, S.PULLING), LimitExceeded)
+    | pairs((S.PULLING, S.RUNNING), TaskAccepted)
+    | pairs((S.RUNNING,), RunnerAccepted)
+    | pairs((S.TERMINATING,), *(event for event in EVENTS if event is not Released))
+))  # fmt: skip

@@ -1,0 +1,241 @@
+"""How a job ends: the terminating phase, step by step in the order of `Cleanup`, and its deadlines."""
+
+from typing import Any
+
+from stoker.core.job_facts import (
+    AskStop,
+    CleanedUp,
+    Cleanup,
+    DetachVolumes,
+    Exited,
+    Freed,
+    GraceCut,
+    InstanceGone,
+    Job,
+    Release,
+    Released,
+    RemoveTask,
+    S,
+    Unregister,
+)
+from stoker.core.machine import Effect, Event, Send, Then, TimeUp, ask
+from stoker.core.reason import CONSEQUENCES, JobEnd, JobReason
+from stoker.core.retry import Budget, Fate, judge
+
+PROVIDER_SILENCE_S = 1200.0
+"""How long a provider's machine may be silent; a host that a user owns may be silent without end."""
+
+
+def end(
+    job: Job,
+    reason: JobReason,
+    now: float,
+    *,
+    fate: Fate | None = None,
+    budget: Budget | None = None,
+    message: str = "",
+    exit_code: int | None = None,
+    exit_signal: int | None = None,
+    gone: bool = False,
+) -> Then:
+    """Enter the terminating phase; the job's fate for its run is decided here, once."""
+    budget = budget or job.budget.ran(job.ran_s(now))
+    if fate is None:
+        verdict = judge(job.policy.retry, reason, exit_code, budget, now)
+        fate, budget = verdict.fate, verdict.budget
+    exited = exit_code is not None
+    grace_s = 0.0 if reason is JobReason.ABORTED_BY_USER else job.policy.stop_duration_s
+    first = next_cleanup(job, None, exited=exited, gone=gone)
+    fields = {
+        "reason": reason, "message": message, "fate": fate, "budget": budget, "exit_code": exit_code,
+        "exit_signal": exit_signal, "exited": exited, "gone": gone, "cleanup": first, "remove_at": now + grace_s,
+    }  # fmt: skip
+    note = message or reason
+    if first is Cleanup.RELEASE and job.instance_id is None:
+        return Then(fields, (), (Send("job", job.id, Released()),), note)
+    return Then(fields, (wish(job, first, now),), (), note)
+
+
+def next_cleanup(job: Job, after: Cleanup | None, *, exited: bool, gone: bool) -> Cleanup:
+    """The first step after this one that has something to do."""
+    placed = job.state is not S.SUBMITTED and job.instance_id is not None
+    needed = {
+        Cleanup.UNREGISTER: job.policy.service and job.running_at is not None,
+        Cleanup.STOP: job.running_at is not None and not exited and not gone,
+        # A task may exist though its acceptance was never heard: only a machine that is gone needs no removal.
+        Cleanup.REMOVE: placed and not gone,
+        Cleanup.DETACH: placed and job.policy.volumes,
+        Cleanup.RELEASE: True,
+    }
+    order = list(Cleanup)
+    start = 0 if after is None else order.index(after) + 1
+    return next(step for step in order[start:] if needed[step])
+
+
+def wish(job: Job, step: Cleanup, now: float) -> Effect:
+    match step:
+        case Cleanup.UNREGISTER:
+            return Unregister()
+        case Cleanup.STOP:
+            return AskStop()
+        case Cleanup.REMOVE:
+            return RemoveTask()
+        case Cleanup.DETACH:
+            return DetachVolumes(force_at=now + job.policy.detach_limit_s)
+        case Cleanup.RELEASE:
+            return Release()
+
+
+def advance(job: Job, now: float, *, note: str = "", **fields: Any) -> Then:
+    """One cleanup step is done: wish for the next, or give everything back."""
+    exited = bool(fields.get("exited", job.exited))
+    gone = bool(fields.get("gone", job.gone))
+    released = (Send("job", job.id, Released()),)
+    if job.cleanup is Cleanup.RELEASE:
+        return ask(sends=released, note=note, **fields)
+    step = next_cleanup(job, job.cleanup, exited=exited, gone=gone)
+    if step is Cleanup.RELEASE:
+        return ask(sends=released, note=note, cleanup=step, **fields)
+    return ask(wish(job, step, now), note=note, cleanup=step, **fields)
+
+
+def clean_on(job: Job, event: CleanedUp, now: float) -> Then:
+    return advance(job, now)
+
+
+def stopped(job: Job, event: Exited, now: float) -> Then:
+    return advance(job, now, exited=True, exit_code=event.exit_code, exit_signal=event.signal)
+
+
+def note_exit(job: Job, event: Exited, now: float) -> Then:
+    return ask(exited=True, exit_code=event.exit_code, exit_signal=event.signal)
+
+
+def grace_over(job: Job, event: TimeUp, now: float) -> Then:
+    return advance(job, now, note="grace period over")
+
+
+def given_up(job: Job, event: TimeUp, now: float) -> Then:
+    return advance(job, now, gone=True, note="its agent has stopped it by its own clock")
+
+
+def machine_gone(job: Job, event: InstanceGone, now: float) -> Then:
+    return advance(job, now, gone=True, note=event.message or "its machine is gone")
+
+
+def note_gone(job: Job, event: InstanceGone, now: float) -> Then:
+    return ask(gone=True, note=event.message or "its machine is gone")
+
+
+def cut_grace(job: Job, event: GraceCut, now: float) -> Then:
+    reason = JobReason.ABORTED_BY_USER if job.reason is JobReason.TERMINATED_BY_USER else job.reason
+    if job.cleanup is Cleanup.STOP:
+        return advance(job, now, reason=reason, remove_at=now, note="aborted")
+    return ask(reason=reason, remove_at=now, note="aborted")
+
+
+def finish(job: Job, event: Released, now: float) -> Then:
+    """Every finished status is assigned by a row that does this."""
+    if job.instance_id is None:
+        return ask()
+    return ask(sends=(Send("instance", job.instance_id, Freed(job.id)),))
+
+
+def stopping(job: Job, event: Event, now: float) -> bool:
+    return job.cleanup is Cleanup.STOP
+
+
+def not_exited(job: Job, event: Event, now: float) -> bool:
+    return not job.exited
+
+
+def unregistering_there(job: Job, event: InstanceGone, now: float) -> bool:
+    return job.cleanup is Cleanup.UNREGISTER and not job.gone and job.instance_id == event.instance_id
+
+
+def stopping_too_long(job: Job, event: TimeUp, now: float) -> bool:
+    return job.cleanup is Cleanup.STOP and passed(job.remove_at, now)
+
+
+def cleaned_on_host(job: Job) -> bool:
+    return job.cleanup in (Cleanup.STOP, Cleanup.REMOVE) and not job.gone
+
+
+def on_that_machine(job: Job, event: InstanceGone, now: float) -> bool:
+    return cleaned_on_host(job) and job.instance_id == event.instance_id
+
+
+def stopped_itself(job: Job, event: TimeUp, now: float) -> bool:
+    return cleaned_on_host(job) and passed(own_clock_at(job), now)
+
+
+def that_step(job: Job, event: CleanedUp, now: float) -> bool:
+    return job.cleanup is event.step
+
+
+def not_aborted(job: Job, event: Event, now: float) -> bool:
+    return job.reason is not JobReason.ABORTED_BY_USER
+
+
+def ends_done(job: Job, event: Released, now: float) -> bool:
+    return ends(job) is JobEnd.DONE
+
+
+def ends_failed(job: Job, event: Released, now: float) -> bool:
+    return ends(job) is JobEnd.FAILED
+
+
+def ends_aborted(job: Job, event: Released, now: float) -> bool:
+    return ends(job) is JobEnd.ABORTED
+
+
+def ends(job: Job) -> JobEnd | None:
+    return None if job.reason is None else CONSEQUENCES[job.reason].ends
+
+
+def passed(at: float | None, now: float) -> bool:
+    return at is not None and at <= now
+
+
+def earliest(*moments: float | None) -> float | None:
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+def max_duration_at(job: Job) -> float | None:
+    limit_s = job.policy.max_duration_s
+    return None if limit_s is None or job.running_at is None else job.running_at + limit_s
+
+
+def silence_at(job: Job) -> float | None:
+    """When a silent job is given up: by its policy, by the limit of a provider's machine, or never."""
+    if job.unreachable_since is None:
+        return None
+    if job.policy.disconnect is not None:
+        return job.unreachable_since + job.policy.disconnect.fail_after_s
+    return None if job.owned else job.unreachable_since + PROVIDER_SILENCE_S
+
+
+def own_clock_at(job: Job) -> float | None:
+    """When the agent has certainly stopped the job by itself; only an opted-in agent ever does."""
+    if job.unreachable_since is None or job.policy.disconnect is None:
+        return None
+    return job.unreachable_since + job.policy.disconnect.fail_after_s
+
+
+def deadline(job: Job) -> float | None:
+    """The moment at which TimeUp would find something to do."""
+    match job.state:
+        case S.SUBMITTED:
+            limit_s = job.policy.start_timeout_s
+            return None if limit_s is None else job.submitted_at + limit_s
+        case S.PROVISIONING:
+            return job.entered_at + job.policy.waiting_instance_s
+        case S.PULLING:
+            return job.entered_at + job.policy.waiting_runner_s
+        case S.RUNNING:
+            return earliest(max_duration_at(job), silence_at(job))
+        case S.TERMINATING:
+            remove_at = job.remove_at if job.cleanup is Cleanup.STOP else None
+            return earliest(remove_at, own_clock_at(job) if cleaned_on_host(job) else None)
+        case _:
+            return None

@@ -1,0 +1,215 @@
+"""What is said of a run: its states, the tally of its jobs, its record, the facts and the wishes."""
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from uuid import UUID
+
+from stoker.core.ids import ProjectId, RunId
+from stoker.core.job_facts import FINISHED as JOB_FINISHED
+from stoker.core.job_facts import Job
+from stoker.core.job_facts import S as J
+from stoker.core.machine import Effect, Event
+from stoker.core.policy import Policy
+from stoker.core.reason import JobReason, RunReason
+from stoker.core.retry import FIRST_TRY, Budget, Fate
+
+
+class S(StrEnum):
+    PENDING = "PENDING"
+    SUBMITTED = "SUBMITTED"
+    PROVISIONING = "PROVISIONING"
+    RUNNING = "RUNNING"
+    TERMINATING = "TERMINATING"
+    TERMINATED = "TERMINATED"
+    FAILED = "FAILED"
+    DONE = "DONE"
+
+
+ACTIVE = (S.SUBMITTED, S.PROVISIONING, S.RUNNING)
+FINISHED = frozenset({S.TERMINATED, S.FAILED, S.DONE})
+
+_COUNTED = {J.SUBMITTED: "submitted", J.PROVISIONING: "starting", J.PULLING: "starting", J.RUNNING: "running"}
+
+
+def counted_as(job: Job) -> str:
+    """A job that is ending counts by its fate, as if it had ended already."""
+    return _COUNTED.get(job.state) or job.fate.value
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The latest submission of each job, counted; kept up by every change, so no step reads ten thousand jobs."""
+
+    submitted: int = 0
+    starting: int = 0
+    running: int = 0
+    done: int = 0
+    retry: int = 0
+    failed: int = 0
+    exhausted: int = 0
+    limit: int = 0
+    gone: int = 0
+    stopped: int = 0
+    unfinished: int = 0
+    """Every submission that has not finished, earlier ones too."""
+    master_done: bool = False
+
+    @property
+    def active(self) -> int:
+        return self.submitted + self.starting + self.running
+
+    @property
+    def contributing(self) -> int:
+        """Jobs that were scaled down do not contribute."""
+        return self.active + self.done + self.retry + self.failed + self.exhausted + self.limit + self.stopped
+
+    def moved(self, before: Job | None, after: Job) -> "Tally":
+        changed: dict[str, int] = {}
+        for job, one in ((before, -1), (after, 1)):
+            if job is None:
+                continue
+            if job.latest:
+                key = counted_as(job)
+                changed[key] = changed.get(key, getattr(self, key)) + one
+            if job.state not in JOB_FINISHED:
+                changed["unfinished"] = changed.get("unfinished", self.unfinished) + one
+        master_done = self.master_done
+        if after.latest and after.replica == 0 and after.node == 0:
+            master_done = after.fate is Fate.DONE
+        return replace(self, master_done=master_done, **changed)
+
+
+NO_JOBS = Tally()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    id: RunId
+    project_id: ProjectId
+    name: str
+    policy: Policy = field(repr=False)
+    submitted_at: float
+    state: S = S.SUBMITTED
+    attempt: int = 0
+    version: int = 0
+    entered_at: float = 0.0
+    round: int = 1
+    """Counts the triggers of a schedule; jobs of an earlier round are history."""
+    replicas: int = 1
+    """How many are wanted now; zero for a service that is scaled to zero."""
+    tally: Tally = NO_JOBS
+    reason: RunReason | None = None
+    message: str = ""
+    cause: JobReason | None = None
+    """Why the job that decided the outcome ended."""
+    exit_code: int | None = None
+    backoff_step: int = 0
+    resume_at: float | None = None
+    """PENDING until then."""
+    trigger_at: float | None = None
+    """The next cron time."""
+    queued: bool = False
+    """A trigger came while the last round still ran, and overlap says it waits."""
+    owner_id: UUID | None = None
+    owner_attempt: int = 0
+
+    @property
+    def phase(self) -> str:
+        return self.state
+
+
+# Facts.
+
+
+@dataclass(frozen=True, slots=True)
+class JobsChanged(Event):
+    """A job of the run counts differently than before. The rest describes that job and its replica."""
+
+    replica: int
+    replica_active: int
+    replica_retry: bool
+    replica_done: int = 0
+    fate: Fate = Fate.OPEN
+    reason: JobReason | None = None
+    exit_code: int | None = None
+    ran_s: float = 0.0
+    budget: Budget = FIRST_TRY
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked(Event):
+    """A person wants it to end in good order."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortAsked(Event):
+    """A person wants it to end without grace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broke(Event):
+    """The server or the gateway failed it: SERVER_ERROR, GATEWAY_ERROR."""
+
+    reason: RunReason
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasWanted(Event):
+    """The autoscaler's word."""
+
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swept(Event):
+    """The next page of jobs is loaded; go on with what the run wants of all its jobs."""
+
+
+# Wishes.
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep(Effect):
+    """There are more jobs than one step loads: come back with the next page."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellOwner(Effect):
+    """Tell the managed task that launched this run."""
+
+
+# Orders: wishes that the same commit fulfils on the run's own jobs.
+
+
+@dataclass(frozen=True, slots=True)
+class Order(Effect):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class EndJobs(Order):
+    reason: JobReason
+
+
+@dataclass(frozen=True, slots=True)
+class CutGrace(Order):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class EndReplica(Order):
+    """End what is left of a failed replica; it will be tried again as a whole, on the budget of the job that failed."""
+
+    replica: int
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Resubmit(Order):
+    """New submissions for what may be retried and for what belongs to an earlier round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale(Order):
+    """Make the replicas that are wanted and missing; end those that are too many."""

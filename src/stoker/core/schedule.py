@@ -1,0 +1,91 @@
+"""When a scheduled run starts: cron lines in a time zone.
+
+A line at fixed hours means the wall clock. On the night the clock jumps ahead, a time that does not exist
+runs at the first minute that does; on the night it falls back, a time that exists twice runs the first
+time only. A line for every hour or minute (`*` or `*/5`) follows real time: it neither pauses nor bunches up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from stoker.core.errors import Broken, UserError
+
+MAX_LINES = 32
+MAX_LINE_CHARS = 200
+_HINT = 'Write it as "30 2 * * *" (minute, hour, day of month, month, day of week).'
+# Any day will do to see whether a line ever matches: cronsim looks fifty years ahead.
+_SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+class Overlap(Enum):
+    """What happens at a trigger while the last round still runs."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Made by `parse_schedule`, which refuses what could never trigger."""
+
+    lines: tuple[str, ...]
+    zone: str = "UTC"
+    overlap: Overlap = Overlap.SKIP
+
+
+def parse_schedule(cron: str | Sequence[str], zone: str = "UTC", overlap: str = "skip") -> Schedule:
+    lines = (cron,) if isinstance(cron, str) else tuple(cron)
+    if not 1 <= len(lines) <= MAX_LINES:
+        raise UserError(f"schedule: expected 1 to {MAX_LINES} cron lines, got {len(lines)}.", hint=_HINT)
+    if overlap not in {one.value for one in Overlap}:
+        raise UserError(f"schedule: overlap {overlap!r} is not known.", hint="Write overlap: skip or overlap: queue.")
+    _zone(zone)
+    return Schedule(tuple(_checked(line) for line in lines), zone, Overlap(overlap))
+
+
+def _checked(line: object) -> str:
+    if not isinstance(line, str) or len(line) > MAX_LINE_CHARS or len(line.split()) != 5:
+        raise UserError(f"schedule: expected a cron line of five fields, got {line!r}.", hint=_HINT)
+    try:
+        next(CronSim(line, _SOME_DAY))
+    except CronSimError as error:
+        raise UserError(f"schedule: {line!r} is not a cron line that can match: {error}.", hint=_HINT) from error
+    except StopIteration:
+        raise UserError(f"schedule: {line!r} does not match any day in fifty years.", hint=_HINT) from None
+    return " ".join(line.split())
+
+
+def _zone(name: object) -> ZoneInfo:
+    hint = "Write a name such as Europe/Berlin, America/New_York or UTC."
+    try:
+        # Directories and paths out of the database raise ValueError or OSError, unknown names KeyError.
+        return ZoneInfo(name if isinstance(name, str) else "")
+    except (KeyError, ValueError, OSError) as error:
+        raise UserError(f"schedule: {name!r} is not a time zone.", hint=hint) from error
+
+
+def next_after(schedule: Schedule, after: float) -> float:
+    """The first trigger of any line later than `after`."""
+    zone = _zone(schedule.zone)
+    return min(_next(line, zone, after) for line in schedule.lines)
+
+
+def _next(line: str, zone: ZoneInfo, after: float) -> float:
+    # cronsim treats only `datetime.UTC` itself as a zone without jumps.
+    start = datetime.fromtimestamp(after, UTC if zone.key == "UTC" else zone)
+    for at in CronSim(line, start):
+        # In the hour that comes twice, cronsim answers with the first one even when that is over.
+        if at.timestamp() > after:
+            return at.timestamp()
+    raise Broken(f"the cron line {line!r} has no time after {start}")
+
+
+def due(schedule: Schedule, last_trigger: float, now: float) -> bool:
+    """Whether to start a round now. Triggers that were missed since `last_trigger` are one round: the next
+    question is asked with this `now` as the last trigger."""
+    return next_after(schedule, last_trigger) <= now

@@ -1,0 +1,265 @@
+"""Why a gang was left waiting, as a value: a code for programs, a sentence and numbers for people."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+from stoker.core.block import Misfit, busy, pick
+from stoker.core.board import Board, Seat
+from stoker.core.gang import Gang, InstanceRoom, ease
+from stoker.core.ids import FleetId, InstanceId, RunId
+from stoker.core.offer import FleetRoom
+from stoker.core.resources import Request
+
+MAX_REASONS = 20
+# The further down the list a machine fails, the closer it is to what was asked for.
+_CLOSENESS = ("gpu", "cpu", "memory", "disk")
+
+
+class WhyCode(Enum):
+    NOT_READY = "not_ready"
+    NO_INSTANCE = "no_instance"
+    IMPOSSIBLE = "impossible"
+    BARRED = "barred"
+    BUSY = "busy"
+    KEPT = "kept"
+    NEXT = "next"
+    FLEET_LIMIT = "fleet_limit"
+    NO_OFFER = "no_offer"
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """`limit` names what is too small where nothing could ever fit. `place` of `of` left waiting, from 1."""
+
+    run_id: RunId
+    replica: int
+    code: WhyCode
+    sentence: str
+    needs: float = 0
+    has: float = 0
+    limit: str = ""
+    reasons: tuple[tuple[InstanceId, str], ...] = ()
+    more: int = 0  # instances whose reason is not listed, where reasons are
+    place: int = 0
+    of: int = 0
+    fail_now: bool = False
+
+    def __str__(self) -> str:
+        end = "fails now" if self.fail_now else f"{self.place} of {self.of} waiting"
+        return f"run {self.run_id}/{self.replica}: {self.sentence} ({end})"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Instances of one kind in one fleet, as the plan left them."""
+
+    fleet_id: FleetId | None
+    kind: int
+    usable: tuple[Seat, ...]  # with the most free first
+    barred: tuple[InstanceRoom, ...]
+
+
+class Refusal(NamedTuple):
+    """Why nothing of one kind was launched in one fleet; the smallest `distance` came closest to a launch."""
+
+    distance: int
+    code: WhyCode
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is left when the plan is made, grouped: thousands of gangs ask about the same few kinds."""
+
+    board: Board
+    groups: tuple[Group, ...]
+    refusals: Mapping[tuple[FleetId, int], Refusal]
+    kept: Mapping[int, int]  # how many instances are kept for a gang, by its `id()`
+
+
+def outlook(board: Board) -> Outlook:
+    alike: dict[tuple[FleetId | None, int], list[tuple[Seat, InstanceRoom]]] = {}
+    for seat, room in zip(board.seats, board.instances, strict=False):
+        alike.setdefault((seat.fleet_id, seat.kind), []).append((seat, room))
+    groups = tuple(
+        Group(
+            fleet_id,
+            kind,
+            tuple(sorted((seat for seat, room in some if not room.barred), key=lambda one: -one.free_count)),
+            tuple(room for _, room in some if room.barred),
+        )
+        for (fleet_id, kind), some in alike.items()
+    )
+    refusals: dict[tuple[FleetId, int], Refusal] = {}
+    for place, kind in enumerate(board.offer_kinds):
+        for fleet in board.fleets:
+            refusal, known = _refusal(board, fleet, place), refusals.get((fleet.fleet_id, kind))
+            if known is None or refusal.distance < known.distance:
+                refusals[(fleet.fleet_id, kind)] = refusal
+    kept = Counter(id(seat.kept_for) for seat in board.seats if seat.kept_for is not None)
+    return Outlook(board, groups, refusals, kept)
+
+
+def _refusal(board: Board, fleet: FleetRoom, place: int) -> Refusal:
+    offer = board.offers[place]
+    if policy := fleet.refuses(offer):
+        return Refusal(3, WhyCode.FLEET_LIMIT, f"{offer} is not launched: {policy}")
+    if board.nodes_left[fleet.fleet_id] == 0:
+        return Refusal(2, WhyCode.FLEET_LIMIT, f"fleet {fleet.fleet_id} has as many nodes as it may")
+    if board.stock[place] == 0:
+        return Refusal(1, WhyCode.NO_OFFER, f"{offer} is not available now")
+    return Refusal(0, WhyCode.NO_OFFER, f"there is not enough of {offer} for all its jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One request of a gang, and what could hold it if it were empty, with the blocks that it would take there."""
+
+    gang: Gang
+    request: Request
+    number: int
+    groups: tuple[tuple[Group, int], ...]
+    launches: tuple[tuple[FleetId, Refusal], ...]
+    misfits: tuple[Misfit, ...]
+
+    def why(self, code: WhyCode, sentence: str, needs: float = 0, has: float = 0, limit: str = "") -> Why:
+        return Why(self.gang.run_id, self.gang.replica, code, sentence, needs, has, limit)
+
+    def has_room(self, seat: Seat, n: int) -> bool:
+        return seat.free_count >= n and bool(pick(seat.capacity, seat.total, seat.free, self.request, n))
+
+
+def explain(view: Outlook, gang: Gang, *, detailed: bool) -> Why:
+    """For a gang that is not in the plan; told by a job that can never be placed, else by the hardest one.
+
+    `detailed` adds the reason of each instance, which costs as much as all the rest.
+    """
+    if not gang.ready:
+        return Why(gang.run_id, gang.replica, WhyCode.NOT_READY, "an earlier try of it has not finished yet")
+    requests = sorted(dict.fromkeys(request for _, request in gang.jobs), key=ease)  # equals stay in order
+    cases = [_case(view, gang, request) for request in requests]
+    case = next((case for case in cases if not case.groups and not case.launches), cases[0])
+    if case.groups or case.launches:
+        too_many = next((why for one in cases if (why := _too_many(view.board, one))), None)
+        why = too_many or _waiting(case, view.kept.get(id(gang), 0))
+    elif case.misfits:
+        why = _impossible(case)
+    else:
+        why = case.why(WhyCode.NO_INSTANCE, "the fleets it may use have no instance and no offer")
+    return _with_reasons(view.board, case, why) if detailed else why
+
+
+def _case(view: Outlook, gang: Gang, request: Request) -> _Case:
+    number = view.board.number(request)
+    here = [
+        (group, view.board.need(number, group.kind, gang.whole))
+        for group in view.groups
+        if gang.fleets is None or group.fleet_id in gang.fleets
+    ]
+    new = [
+        (fleet_id, refusal, view.board.need(number, kind, gang.whole))
+        for (fleet_id, kind), refusal in view.refusals.items()
+        if gang.fleets is None or fleet_id in gang.fleets
+    ]
+    return _Case(
+        gang,
+        request,
+        number,
+        tuple((group, n) for group, n in here if not isinstance(n, Misfit)),
+        tuple((fleet_id, refusal) for fleet_id, refusal, n in new if not isinstance(n, Misfit)),
+        tuple(n for n in (*(n for _, n in here), *(n for _, _, n in new)) if isinstance(n, Misfit)),
+    )
+
+
+def _with_reasons(board: Board, case: _Case, why: Why) -> Why:
+    gang, reasons = case.gang, []
+    rooms, fleets = board.instances, gang.fleets
+    inside = range(len(rooms)) if fleets is None else [n for n, room in enumerate(rooms) if room.fleet_id in fleets]
+    for place in inside[:MAX_REASONS]:
+        seat, room = board.seats[place], rooms[place]
+        reasons.append((room.id, _reason(case, seat, room, board.need(case.number, seat.kind, gang.whole))))
+    return replace(why, reasons=tuple(reasons), more=max(0, len(inside) - MAX_REASONS))
+
+
+def _reason(case: _Case, seat: Seat, room: InstanceRoom, n: int | Misfit) -> str:
+    if isinstance(n, Misfit):
+        return n.sentence
+    if room.barred:
+        return room.barred
+    if seat.kept_for is not None:
+        return "kept for it" if seat.kept_for is case.gang else f"kept for run {seat.kept_for}, which has waited longer"
+    if case.has_room(seat, n):
+        return f"has room, but not for all {len(case.gang.jobs)} jobs at once"
+    return busy(seat.free_count, n, case.request).sentence
+
+
+def _impossible(case: _Case) -> Why:
+    """Told by the machine that comes closest."""
+
+    def closeness(misfit: Misfit) -> tuple[int, float]:
+        order = _CLOSENESS.index(misfit.code) if misfit.code in _CLOSENESS else len(_CLOSENESS)
+        return order, misfit.has
+
+    closest = max(case.misfits, key=closeness)
+    sentence = f"no instance and no offer could ever hold it: the closest {closest.sentence}"
+    return case.why(WhyCode.IMPOSSIBLE, sentence, closest.needs, closest.has, closest.code)
+
+
+def _too_many(board: Board, case: _Case) -> Why | None:
+    """More nodes of one kind than any one fleet could ever bring together."""
+    nodes = sum(request == case.request for _, request in case.gang.jobs)
+    if not case.gang.whole or nodes == 1:
+        return None
+    most: dict[FleetId | None, float] = {}
+    for group, _ in case.groups:
+        most[group.fleet_id] = most.get(group.fleet_id, 0) + len(group.usable) + len(group.barred)
+    admitting = {fleet_id for fleet_id, refusal in case.launches if refusal.distance < 3}
+    for fleet in board.fleets:
+        if fleet.fleet_id in admitting:
+            left = math.inf if fleet.nodes_left is None else fleet.nodes_left
+            most[fleet.fleet_id] = most.get(fleet.fleet_id, 0) + left
+    has = max(most.values(), default=0)
+    if has >= nodes or not most:
+        return None
+    sentence = f"needs {nodes} whole instances in one fleet, no fleet can have more than {has:g} that fit"
+    return case.why(WhyCode.IMPOSSIBLE, sentence, nodes, has, "nodes")
+
+
+def _waiting(case: _Case, kept: int) -> Why:
+    """It could fit, but not now."""
+    no_launch = min((refusal for _, refusal in case.launches), key=lambda one: one.distance, default=None)
+    if no_launch and not case.groups:
+        return case.why(no_launch.code, no_launch.sentence)
+    besides = f"; no new one: {no_launch.sentence}" if no_launch else ""
+    usable = [(group.usable, n) for group, n in case.groups if group.usable]
+    if not usable:
+        barred = [room for group, _ in case.groups for room in group.barred]
+        sentence = f"fits {len(barred)} instances, none may be used now: {barred[0].id} is {barred[0].barred}{besides}"
+        return case.why(WhyCode.BARRED, sentence, 1)
+    if kept:
+        return case.why(WhyCode.NEXT, f"is next: instances kept for it until they drain: {kept}", kept)
+    for seats, n in usable:
+        for seat in seats:
+            if seat.free_count < n:  # and so are all that follow
+                break
+            if seat.kept_for is not None and case.has_room(seat, n):
+                sentence = f"what is free is kept for run {seat.kept_for}, which has waited longer{besides}"
+                return case.why(WhyCode.KEPT, sentence, n, seat.free_count)
+    return _busy(case, usable, besides)
+
+
+def _busy(case: _Case, usable: list[tuple[tuple[Seat, ...], int]], besides: str) -> Why:
+    count, jobs = sum(len(seats) for seats, _ in usable), len(case.gang.jobs)
+    if jobs > 1:
+        now = sum(case.has_room(seat, n) for seats, n in usable for seat in seats)
+        sentence = f"its {jobs} jobs need room at once, {now} of {count} instances have some{besides}"
+        return case.why(WhyCode.BUSY, sentence, jobs, now)
+    # The first of each group has the most free.
+    closest, n = min(((seats[0], n) for seats, n in usable), key=lambda one: (one[1] - one[0].free_count, one[0].order))
+    misfit = busy(closest.free_count, n, case.request)
+    sentence = f"{count} instances fit and all are in use: the closest {misfit.sentence}{besides}"
+    return case.why(WhyCode.BUSY, sentence, misfit.needs, misfit.has)

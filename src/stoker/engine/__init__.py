@@ -1,0 +1,1 @@
+"""Turns events into commits, and wishes into events."""

@@ -1,0 +1,199 @@
+"""One transaction for many changes: lock, load, step, save, journal, outbox.
+
+Locks are taken in one order: runs, managed jobs, instances, each by id. Runs and managed jobs that somebody
+else holds are skipped and their changes come again later; instances are waited for, which is safe because
+whoever holds one has all the runs it needs already. Jobs are covered by their run's lock.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from stoker.core.commitment import Moved
+from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
+from stoker.core.job_facts import Job
+from stoker.core.job_facts import S as J
+from stoker.core.managed_task import ManagedTask
+from stoker.core.run_facts import Run
+from stoker.core.run_facts import S as R
+from stoker.engine.change import Change
+from stoker.engine.draft import Answer, Draft, Loaded, draft
+from stoker.engine.effect import encode
+from stoker.engine.hint import CHANNEL, hints
+from stoker.store import instance as instance_store
+from stoker.store import job as job_store
+from stoker.store import journal, outbox
+from stoker.store import managed_job as managed_store
+from stoker.store import run as run_store
+from stoker.store.database import Connection
+from stoker.store.outbox import Errand, NewWish
+
+WHOLE = 64
+"""A run of at most so many jobs is always loaded whole: one commit then does what an order means."""
+PAGE = 256
+"""How many jobs an order to a larger run reaches in one commit."""
+
+
+@dataclass(slots=True)
+class Batch:
+    answers: dict[int, Answer]
+    """By position in the list of changes; a change without one has to come again."""
+    moved: list[Moved]
+    errands: list[Errand]
+    hints: frozenset[str]
+
+
+async def commit_batch(
+    tx: Connection, changes: Sequence[Change], now: float, owner: int, new_id: Callable[[], UUID]
+) -> Batch:
+    loaded, busy = await _load(tx, changes)
+    ready = [place for place, change in enumerate(changes) if busy.isdisjoint(change.families())]
+    result, answers = draft(loaded, [changes[place] for place in ready], now)
+    await _save(tx, loaded, result)
+    entries = [_entry(moved) for moved in result.moved if _is_news(moved)]
+    if entries:
+        await journal.append(tx, entries, now)
+    wishes = [_new_wish(new_id(), wish.kind, wish.record, *encode(wish.effect)) for wish in result.standing_wishes()]
+    errands = await outbox.add(tx, owner, wishes, now) if wishes else []
+    done = [id for place, answer in zip(ready, answers, strict=True) if not answer.error for id in changes[place].done]
+    if done:
+        await outbox.remove(tx, done)
+    names = hints(result.moved)
+    if names:
+        await tx.execute("SELECT pg_notify($1, $2)", CHANNEL, " ".join((str(owner), *sorted(names))))
+    return Batch(dict(zip(ready, answers, strict=True)), result.moved, errands, names)
+
+
+async def _load(tx: Connection, changes: Sequence[Change]) -> tuple[Loaded, set[UUID]]:
+    facts = [fact for change in changes for fact in change.facts]
+    run_ids = {RunId(fact.family) for fact in facts if fact.kind in ("run", "job")}
+    managed_ids = {ManagedJobId(fact.family) for fact in facts if fact.kind == "managed"}
+    loaded, busy = Loaded(), set[UUID]()
+    if run_ids:
+        loaded.runs = await run_store.lock(tx, run_ids)
+        missing = run_ids - loaded.runs.keys()
+        busy |= await run_store.exist(tx, missing) if missing else set()
+        loaded.jobs, loaded.partial = await _load_jobs(tx, loaded.runs, changes)
+    if managed_ids:
+        loaded.managed = await managed_store.lock(tx, managed_ids)
+        unheld = managed_ids - loaded.managed.keys()
+        busy |= (await managed_store.load(tx, unheld)).keys() if unheld else set()
+    instance_ids = {InstanceId(fact.id) for fact in facts if fact.kind == "instance"}
+    instance_ids |= {fact.event.instance_id for fact in facts if hasattr(fact.event, "instance_id")}
+    # Only these may give blocks back in this commit (core/job.py says so).
+    instance_ids |= {
+        job.instance_id for job in loaded.jobs if job.instance_id and job.state in (J.SUBMITTED, J.TERMINATING)
+    }
+    if instance_ids:
+        loaded.instances = await instance_store.lock(tx, instance_ids)
+    loaded.present = await _present(tx, changes)
+    return loaded, busy
+
+
+async def _load_jobs(
+    tx: Connection, runs: dict[RunId, Run], changes: Sequence[Change]
+) -> tuple[list[Job], frozenset[RunId]]:
+    facts = [fact for change in changes for fact in change.facts if fact.family in runs]
+    addressed = {RunId(fact.id) for fact in facts if fact.kind == "run"}
+    whole = {id: run.policy for id, run in runs.items() if _wants_whole(run, id in addressed)}
+    policies = {id: run.policy for id, run in runs.items()}
+    jobs = {job.id: job for job in await job_store.load_whole(tx, whole)} if whole else {}
+    # News of a submission that was replaced and has finished long ago still has to find its row.
+    named = {JobId(fact.id) for fact in facts if fact.kind == "job"} - jobs.keys()
+    if named:
+        jobs |= {job.id: job for job in await job_store.load_replicas(tx, named, policies)}
+    partial = set()
+    for id in addressed - whole.keys():
+        page = await job_store.load_page(tx, id, policies[id], PAGE)
+        jobs |= {job.id: job for job in page}
+        if len(page) == PAGE:
+            partial.add(id)
+    return list(jobs.values()), frozenset(partial)
+
+
+def _wants_whole(run: Run, addressed: bool) -> bool:
+    if run.policy.size <= WHOLE or run.policy.service:
+        return True
+    return addressed and run.policy.schedule is not None and run.state is R.PENDING
+
+
+async def _present(tx: Connection, changes: Sequence[Change]) -> frozenset[UUID]:
+    runs = [birth.run.id for change in changes for birth in change.runs]
+    instances = [one.id for change in changes for one in change.instances]
+    managed = [one.aggregate.job.id for change in changes for one in change.managed]
+    present: set[UUID] = set()
+    if runs:
+        present |= await run_store.exist(tx, runs)
+    if instances:
+        present |= await instance_store.exist(tx, instances)
+    if managed:
+        present |= (await managed_store.load(tx, managed)).keys()
+    return frozenset(present)
+
+
+async def _save(tx: Connection, loaded: Loaded, result: Draft) -> None:
+    runs = [family.run for family in result.families.values()]
+    if fresh := [run for run in runs if run.id not in loaded.runs]:
+        await run_store.insert(tx, fresh, result.resources)
+    if changed := _changed(loaded.runs, runs):
+        await run_store.save(tx, changed)
+    old = {job.id: job for job in loaded.jobs}
+    jobs = [job for family in result.families.values() for job in family.jobs.values()]
+    # Saved before the new ones come: at any moment one submission is the latest.
+    if changed_jobs := _changed(old, jobs):
+        await job_store.save(tx, changed_jobs)
+    if new := [job for job in jobs if job.id not in old]:
+        await job_store.insert(tx, new)
+    instances = list(result.instances.values())
+    if arrived := [one for one in instances if one.id not in loaded.instances]:
+        await instance_store.insert(tx, arrived)
+    if changed_instances := _changed(loaded.instances, instances):
+        await instance_store.save(tx, changed_instances)
+    await _save_managed(tx, loaded, result)
+
+
+async def _save_managed(tx: Connection, loaded: Loaded, result: Draft) -> None:
+    if fresh := [one for id, one in result.managed.items() if id not in loaded.managed]:
+        await managed_store.insert(tx, fresh, result.specs)
+    if changed := [(was, result.managed[id]) for id, was in loaded.managed.items() if was is not result.managed[id]]:
+        await managed_store.save(tx, changed)
+
+
+def _changed(was: Any, records: Iterable[Any]) -> list[tuple[int, Any]]:
+    return [(was[one.id].version, one) for one in records if one.id in was and was[one.id] is not one]
+
+
+def _is_news(moved: Moved) -> bool:
+    """The journal keeps changes of state, and what a row had to say; not every bump of a counter."""
+    if moved.before is None:
+        return True
+    return moved.before.state is not moved.after.state or bool(moved.note)
+
+
+def _entry(moved: Moved) -> journal.Entry:
+    after = moved.after
+    return journal.Entry(
+        kind=moved.kind,
+        id=after.id,
+        family=_family(after),
+        event=type(moved.event).__name__ if moved.event else "Created",
+        source=moved.before.state.value if moved.before else None,
+        target=after.state.value,
+        note=moved.note,
+        by=moved.event.by if moved.event else "",
+    )
+
+
+def _family(record: Any) -> UUID:
+    match record:
+        case Job():
+            return record.run_id
+        case ManagedTask():
+            return record.managed_job_id
+    id: UUID = record.id
+    return id
+
+
+def _new_wish(id: UUID, kind: str, record: Any, effect: str, payload: str) -> NewWish:
+    return NewWish(id, kind, record.id, _family(record), record.attempt, record.phase, effect, payload)

@@ -1,0 +1,74 @@
+"""What is asked of the engine: facts about records that exist, births of new ones, all or nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
+from stoker.core.instance import Instance
+from stoker.core.machine import Event
+from stoker.core.managed_job import Aggregate
+from stoker.core.managed_task import ManagedTaskId
+from stoker.core.resources import Request
+from stoker.core.run_facts import Run
+
+
+class Fact(NamedTuple):
+    """An event and whom it is about. `family` is what has to be locked: a run, an instance, a managed job."""
+
+    kind: str
+    id: UUID
+    family: UUID
+    event: Event
+
+
+def of_run(id: RunId, event: Event) -> Fact:
+    return Fact("run", id, id, event)
+
+
+def of_job(id: JobId, run_id: RunId, event: Event) -> Fact:
+    return Fact("job", id, run_id, event)
+
+
+def of_instance(id: InstanceId, event: Event) -> Fact:
+    return Fact("instance", id, id, event)
+
+
+def of_managed(id: UUID, managed_job_id: ManagedJobId, event: Event) -> Fact:
+    """About a managed job or one of its tasks."""
+    return Fact("managed", id, managed_job_id, event)
+
+
+@dataclass(frozen=True, slots=True)
+class RunBirth:
+    run: Run
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedBirth:
+    aggregate: Aggregate
+    specs: Mapping[ManagedTaskId, str]
+    """What each task runs, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Committed as one. Every part may be said twice: a repeated birth or fact changes nothing."""
+
+    facts: tuple[Fact, ...] = ()
+    runs: tuple[RunBirth, ...] = ()
+    instances: tuple[Instance, ...] = ()
+    managed: tuple[ManagedBirth, ...] = ()
+    done: tuple[UUID, ...] = ()
+    """Errands that this change concludes."""
+    strict: bool = False
+    """All of it or nothing: refused when one of its facts is stale."""
+
+    def families(self) -> frozenset[UUID]:
+        """What no two batches may work on at once."""
+        born = (*(birth.run.id for birth in self.runs), *(one.id for one in self.instances))
+        return frozenset(
+            (*(fact.family for fact in self.facts), *born, *(one.aggregate.job.id for one in self.managed))
+        )

@@ -1,0 +1,209 @@
+"""The only way anything changes: callers hand in changes, and whatever is waiting is committed together.
+
+Theory of operation. There is no timer: a batch is what came while the batches before it were on their way.
+A few lanes run at once, so that PostgreSQL writes one batch while the next is stepped; no two of them touch
+the same family (a run with its jobs, an instance, a managed job). A batch that fails is halved until the
+change at fault stands alone and fails alone. When the connection is lost the batch is said again, even if its
+COMMIT may have happened: every change may be said twice.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from stoker.core.errors import Broken, Conflict, StokerError, Unavailable
+from stoker.core.machine import Refused
+from stoker.engine.batch import Batch, commit_batch
+from stoker.engine.change import Change
+from stoker.engine.clock import Clock
+from stoker.engine.draft import Answer
+from stoker.store.database import Connection, Database
+
+LANES = 2
+MOST_CHANGES = 256
+"""In one batch."""
+MOST_WAITING = 50_000
+"""More changes than this are refused: the caller has to slow down."""
+GIVE_UP_S = 60.0
+"""How long changes wait for a database that is away."""
+BUSY_S = 0.003
+"""When to try again what another replica holds."""
+
+log = structlog.get_logger()
+
+Listener = Callable[[Batch], None]
+Plan = Callable[[Connection, float], Awaitable[Sequence[Change]]]
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    change: Change
+    families: frozenset[UUID]
+    since: float
+    answer: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Committer:
+    def __init__(
+        self, database: Database, clock: Clock, new_id: Callable[[], UUID], listener: Listener, *, lanes: int = LANES
+    ) -> None:
+        self._database, self._clock, self._new_id, self._listener = database, clock, new_id, listener
+        self._lanes = lanes
+        self.owner = 0
+        self._queue: deque[_Waiting] = deque()
+        self._busy: set[UUID] = set()
+        self._running: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def commit(self, change: Change) -> Answer:
+        """Returns when it is on disk. Raises what stopped it; then nothing of it happened.
+
+        Only `ConnectionLost` with `outcome_unknown` leaves that open: the database went away in the middle of the
+        COMMIT and stayed away. Saying the change again is safe, and tells.
+        """
+        if self._closed:
+            raise Unavailable("The server is stopping.")
+        if len(self._queue) >= MOST_WAITING:
+            raise Unavailable(f"{MOST_WAITING} changes are waiting for the database.", code="overloaded")
+        waiting = _Waiting(change, change.families(), asyncio.get_running_loop().time())
+        self._queue.append(waiting)
+        self._fill_lanes()
+        answer = await waiting.answer
+        if answer.error is not None:
+            raise _for_caller(answer.error)
+        return answer
+
+    async def commit_planned(self, key: int, plan: Plan) -> list[tuple[Change, Answer | None]] | None:
+        """Plan and commit in one transaction, one planner in the cluster; None when another one is at it.
+
+        A change without an answer touches what another commit holds: it is for the next pass.
+        """
+        async with self._database.transaction() as tx:
+            if not await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", key):
+                return None
+            now = self._clock.now()
+            changes = await plan(tx, now)
+            if not changes:
+                return []
+            batch = await commit_batch(tx, changes, now, self.owner, self._new_id)
+        self._listener(batch)
+        return [(change, batch.answers.get(place)) for place, change in enumerate(changes)]
+
+    async def close(self) -> None:
+        """Takes nothing new and waits for what is under way."""
+        self._closed = True
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def _fill_lanes(self) -> None:
+        while len(self._running) < self._lanes:
+            batch = self._take()
+            if not batch:
+                return
+            families = frozenset[UUID]().union(*(one.families for one in batch))
+            self._busy |= families
+            task = asyncio.get_running_loop().create_task(self._run(batch))
+            self._running.add(task)
+            task.add_done_callback(partial(self._free, families))
+
+    def _take(self) -> list[_Waiting]:
+        """The oldest changes whose families no other lane has; order within a family is kept."""
+        taken: list[_Waiting] = []
+        passed: list[_Waiting] = []
+        blocked = set(self._busy)
+        while self._queue and len(taken) < MOST_CHANGES:
+            one = self._queue.popleft()
+            if one.families.isdisjoint(blocked):
+                taken.append(one)
+            else:
+                blocked |= one.families
+                passed.append(one)
+        self._queue.extendleft(reversed(passed))
+        return taken
+
+    def _free(self, families: frozenset[UUID], task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        self._busy -= families
+        if not task.cancelled():
+            task.exception()
+            self._fill_lanes()
+
+    async def _run(self, batch: list[_Waiting]) -> None:
+        try:
+            await self._try(batch)
+        except asyncio.CancelledError:
+            for one in batch:
+                one.answer.cancel()
+            raise
+
+    async def _try(self, batch: list[_Waiting]) -> None:
+        for tries in range(1_000_000):
+            try:
+                result = await self._attempt(batch)
+            except Unavailable as error:
+                # Also when the COMMIT itself was cut off: said again, what did happen is stale.
+                if self._too_old(batch[0]):
+                    return _fail(batch, error)
+                await asyncio.sleep(min(0.05 * 2**tries, 2.0))
+                continue
+            except Exception as error:  # noqa: BLE001 - alone, the change at fault is told; the others go on
+                if len(batch) == 1:
+                    return _fail(batch, _explained(error))
+                middle = len(batch) // 2
+                await self._try(batch[:middle])
+                return await self._try(batch[middle:])
+            batch = self._settle(batch, result)
+            if not batch:
+                return None
+            await asyncio.sleep(BUSY_S)
+        return None
+
+    async def _attempt(self, batch: list[_Waiting]) -> Batch:
+        async with self._database.transaction() as tx:
+            changes = [one.change for one in batch]
+            return await commit_batch(tx, changes, self._clock.now(), self.owner, self._new_id)
+
+    def _settle(self, batch: list[_Waiting], result: Batch) -> list[_Waiting]:
+        """Answer what was committed; return what another replica held."""
+        self._listener(result)
+        left: list[_Waiting] = []
+        for place, one in enumerate(batch):
+            answer = result.answers.get(place)
+            if answer is None:
+                left.append(one)
+            elif not one.answer.done():
+                one.answer.set_result(answer)
+        return left
+
+    def _too_old(self, one: _Waiting) -> bool:
+        return self._closed or asyncio.get_running_loop().time() - one.since > GIVE_UP_S
+
+
+def _fail(batch: Sequence[_Waiting], error: StokerError) -> None:
+    for one in batch:
+        if not one.answer.done():
+            one.answer.set_result(Answer(error=error))
+
+
+def _explained(error: Exception) -> StokerError:
+    if isinstance(error, StokerError):
+        log.error("change is broken", error=str(error))
+        return error
+    if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "run_name":
+        return Conflict(
+            "A run of this name is not finished yet.", hint="Stop it, or choose another name.", code="name_taken"
+        )
+    log.error("change broke", exc_info=error)
+    return Broken(f"The change could not be carried out: {error!r}")
+
+
+def _for_caller(error: StokerError | Refused) -> StokerError:
+    if isinstance(error, Refused):
+        return Conflict(f"{str(error).capitalize()}.", code="state")
+    return error

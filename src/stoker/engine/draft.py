@@ -1,0 +1,180 @@
+"""A batch of changes, stepped in memory: pure, so that a change that fails can be left out and the rest stepped anew.
+
+`Loaded` is what the transaction locked. `draft` steps change after change on top of each other; when one
+is refused, it is set aside with its error and the others start again from what was loaded.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from stoker.core import family as families
+from stoker.core import managed_job
+from stoker.core.commitment import Moved, Outcome, Wish
+from stoker.core.errors import Broken, Conflict, NotFound, StokerError
+from stoker.core.family import Family
+from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
+from stoker.core.instance import INSTANCE, Instance, Launch
+from stoker.core.job_facts import Job
+from stoker.core.machine import Refused
+from stoker.core.managed_job import Aggregate, ManagedJob
+from stoker.core.managed_task import ManagedTask, ManagedTaskId
+from stoker.core.run_facts import Run
+from stoker.engine.change import Change, Fact
+
+
+@dataclass(slots=True)
+class Loaded:
+    runs: Mapping[RunId, Run] = field(default_factory=dict)
+    jobs: Sequence[Job] = ()
+    partial: frozenset[RunId] = frozenset()
+    instances: Mapping[InstanceId, Instance] = field(default_factory=dict)
+    managed: Mapping[ManagedJobId, Aggregate] = field(default_factory=dict)
+    present: frozenset[UUID] = frozenset()
+    """Ids of births that happened already: said again after an answer was lost."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """What the batch comes to: the last version of every record, and everything that happened on the way."""
+
+    now: float
+    families: dict[RunId, Family]
+    instances: dict[InstanceId, Instance]
+    managed: dict[ManagedJobId, Aggregate]
+    moved: list[Moved] = field(default_factory=list)
+    wishes: list[Wish] = field(default_factory=list)
+    resources: dict[RunId, str] = field(default_factory=dict)
+    specs: dict[ManagedTaskId, str] = field(default_factory=dict)
+
+    def final(self, kind: str, record: Any) -> Any:
+        """The record as the batch leaves it."""
+        match record:
+            case Run():
+                return self.families[record.id].run
+            case Job():
+                return self.families[record.run_id].jobs[record.id]
+            case Instance():
+                return self.instances[record.id]
+            case ManagedTask():
+                return self.managed[record.managed_job_id].tasks[record.index]
+            case ManagedJob():
+                return self.managed[record.id].job
+        raise Broken(f"nothing is known of a {kind}")
+
+    def standing_wishes(self) -> Iterable[Wish]:
+        """Wishes that the batch itself did not outlive."""
+        return (wish for wish in self.wishes if self.final(wish.kind, wish.record).phase == wish.record.phase)
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of one change: which of its facts changed something, or the error that stopped all of it."""
+
+    applied: tuple[bool, ...] = ()
+    error: StokerError | Refused | None = None
+
+
+def draft(loaded: Loaded, changes: Sequence[Change], now: float) -> tuple[Draft, list[Answer]]:
+    answers = [Answer() for _ in changes]
+    while True:
+        attempt = _begin(loaded, now)
+        for answer, change in zip(answers, changes, strict=True):
+            if answer.error is not None:
+                continue
+            try:
+                answer.applied = _apply(attempt, loaded, change)
+            except (Refused, StokerError) as error:
+                answer.error = error
+                break
+        else:
+            return attempt, answers
+
+
+def _begin(loaded: Loaded, now: float) -> Draft:
+    grouped: dict[RunId, dict[JobId, Job]] = {id: {} for id in loaded.runs}
+    for job in loaded.jobs:
+        grouped[job.run_id][job.id] = job
+    return Draft(
+        now,
+        {id: Family(run, grouped[id], id in loaded.partial) for id, run in loaded.runs.items()},
+        dict(loaded.instances),
+        dict(loaded.managed),
+    )
+
+
+def _apply(draft: Draft, loaded: Loaded, change: Change) -> tuple[bool, ...]:
+    for birth in change.runs:
+        if birth.run.id not in loaded.present:
+            newborn, outcome = families.bear(birth.run, draft.now)
+            draft.families[birth.run.id] = newborn
+            draft.resources[birth.run.id] = json.dumps(birth.request.to_json())
+            _keep(draft, outcome)
+    for instance in change.instances:
+        if instance.id not in loaded.present:
+            draft.instances[instance.id] = instance
+            draft.moved.append(Moved("instance", None, instance, None, None))
+            draft.wishes.append(Wish("instance", instance, Launch()))
+    for wanted in change.managed:
+        aggregate = wanted.aggregate
+        if aggregate.job.id not in loaded.present:
+            draft.specs |= wanted.specs
+            draft.managed[aggregate.job.id] = aggregate
+            draft.moved.append(Moved("managed_job", None, aggregate.job, None, None))
+            draft.moved += [Moved("managed_task", None, task, None, None) for task in aggregate.tasks]
+    applied = tuple(_apply_fact(draft, fact) for fact in change.facts)
+    if change.strict and not all(applied):
+        raise Conflict("What this change depends on is no longer so.", code="stale")
+    return applied
+
+
+def _apply_fact(draft: Draft, fact: Fact) -> bool:
+    match fact.kind:
+        case "run" | "job":
+            return _apply_to_family(draft, fact)
+        case "instance":
+            return _apply_to_instance(draft, InstanceId(fact.id), fact)
+        case "managed":
+            return _apply_to_managed(draft, fact)
+    raise Broken(f"nothing is known of a {fact.kind}")
+
+
+def _apply_to_family(draft: Draft, fact: Fact) -> bool:
+    family = draft.families.get(RunId(fact.family))
+    if family is None or (fact.kind == "job" and JobId(fact.id) not in family.jobs):
+        raise NotFound(f"There is no {fact.kind} {fact.id}.")
+    target = JobId(fact.id) if fact.kind == "job" else None
+    outcome = families.step(family, target, fact.event, draft.now)
+    _keep(draft, outcome)
+    return bool(outcome.moved)
+
+
+def _keep(draft: Draft, outcome: Outcome) -> None:
+    draft.moved += outcome.moved
+    draft.wishes += outcome.wishes
+    for send in outcome.sends:
+        if InstanceId(send.id) not in draft.instances:
+            raise Broken(f"instance {send.id} should have been locked for {type(send.event).__name__}")
+        _apply_to_instance(draft, InstanceId(send.id), Fact(send.kind, send.id, send.id, send.event))
+
+
+def _apply_to_instance(draft: Draft, id: InstanceId, fact: Fact) -> bool:
+    instance = draft.instances.get(id)
+    if instance is None:
+        raise NotFound(f"There is no instance {id}.")
+    outcome = Outcome()
+    draft.instances[id] = outcome.follow("instance", INSTANCE, instance, fact.event, draft.now).record
+    _keep(draft, outcome)
+    return bool(outcome.moved)
+
+
+def _apply_to_managed(draft: Draft, fact: Fact) -> bool:
+    aggregate = draft.managed.get(ManagedJobId(fact.family))
+    if aggregate is None:
+        raise NotFound(f"There is no managed job {fact.family}.")
+    stepped = managed_job.step(aggregate, fact.id, fact.event, draft.now)
+    draft.managed[aggregate.job.id] = stepped.aggregate
+    _keep(draft, stepped.outcome)
+    return bool(stepped.outcome.moved)

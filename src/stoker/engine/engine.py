@@ -1,0 +1,125 @@
+"""One replica's engine: the committer, the errands and the loops, wired and started together."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from stoker.core.ids import uuid7
+from stoker.core.machine import Effect
+from stoker.engine import hint
+from stoker.engine.batch import Batch
+from stoker.engine.change import Change
+from stoker.engine.clock import Clock, DatabaseClock
+from stoker.engine.commit import LANES, Committer
+from stoker.engine.draft import Answer
+from stoker.engine.errand import Errands, Performer
+from stoker.engine.loop import Counts, Loop, Once
+from stoker.engine.placement import Merchant, NoMarket, Placement
+from stoker.engine.replica import DEAD_AFTER_S, PERIOD_S, Replica
+from stoker.engine.schedule import Scheduler
+from stoker.engine.tell import Teller
+from stoker.engine.timer import Timer
+from stoker.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    name: str
+    """Of this replica: two processes never have the same one at the same time."""
+    max_launching: int = 8
+    max_alive: int = 2_000
+    heartbeat_s: float = PERIOD_S
+    dead_after_s: float = DEAD_AFTER_S
+    period_s: float = 5.0
+    """Of every loop that hints usually wake."""
+    lanes: int = LANES
+    listens: bool = True
+    """Hear other replicas over LISTEN; the simulation passes hints on by itself."""
+
+
+class Engine:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        performers: Mapping[type[Effect], Performer],
+        *,
+        merchant: Merchant | None = None,
+        clock: Clock | None = None,
+        dice: random.Random | None = None,
+    ) -> None:
+        self._database, self._settings = database, settings
+        self._dice = dice or random.SystemRandom()
+        self._own_clock = None if clock else DatabaseClock(database)
+        self.clock: Clock = clock or self._own_clock  # type: ignore[assignment]
+        self.committer = Committer(database, self.clock, self.new_id, self._committed, lanes=settings.lanes)
+        teller = Teller(database, self.clock, self.committer)
+        self.errands = Errands(
+            database, self.clock, self.committer, {**teller.performers(), **performers}, lambda: self.wake("errands")
+        )
+        self.replica = Replica(
+            database, self.clock, settings.name, self._began, lambda: self.wake("errands"), settings.dead_after_s
+        )
+        self.placement = Placement(self.committer, merchant or NoMarket(), self.new_id)
+        self._timer = Timer(database, self.clock, self.committer)
+        scheduler = Scheduler(self.committer, settings.max_launching, settings.max_alive)
+        self.loops: dict[str, Loop] = {}
+        self.add_loop("replica", self._beat, settings.heartbeat_s)
+        self.add_loop("errands", self.errands.once, settings.period_s)
+        self.add_loop("timer", self._timer.once, settings.period_s)
+        self.add_loop(hint.PLACEMENT, self.placement.once, settings.period_s)
+        self.add_loop(hint.MANAGED, scheduler.once, settings.period_s)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.listeners: list[Callable[[Batch], None]] = []
+
+    def add_loop(self, name: str, once: Once, period_s: float) -> None:
+        self.loops[name] = Loop(name, once, period_s, self._dice)
+
+    def new_id(self) -> UUID:
+        return uuid7(self.clock.now(), self._dice.getrandbits(80))
+
+    async def start(self) -> None:
+        if self._own_clock:
+            await self._own_clock.follow()
+        await self.replica.register()
+        # What an earlier life of ours left behind is taken up before anything new comes.
+        await self.replica.once()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(one.run(), name=f"loop {one.name}") for one in self.loops.values()]
+        if self._settings.listens:
+            listener = hint.Listener(self._database, lambda: self.replica.epoch, self.wake)
+            self._tasks.append(loop.create_task(listener.run(), name="listener"))
+
+    async def stop(self) -> None:
+        """In good order: nothing new, what is under way ends, the rest is handed back."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.errands.settled()
+        await self.committer.close()
+        await self.replica.leave()
+
+    async def commit(self, change: Change) -> Answer:
+        return await self.committer.commit(change)
+
+    def wake(self, name: str) -> None:
+        if name in self.loops:
+            self.loops[name].hint()
+
+    def _began(self, epoch: int) -> None:
+        self.committer.owner = epoch
+
+    async def _beat(self) -> Counts:
+        if self._own_clock:
+            await self._own_clock.follow()
+        return await self.replica.once()
+
+    def _committed(self, batch: Batch) -> None:
+        self.errands.start(batch.errands)
+        for name in batch.hints:
+            self.wake(name)
+        self._timer.saw(batch.moved, self.wake)
+        for listener in self.listeners:
+            listener(batch)

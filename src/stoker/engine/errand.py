@@ -1,0 +1,133 @@
+"""Fulfils wishes: takes errands from the outbox, has them performed, and commits what came of it.
+
+An errand starts as soon as its commit is on disk. It is concluded by the commit of the change its performer
+returns, so a crash in between performs it again: performers are safe to run twice. An errand that fails is
+postponed with a growing delay and its error is kept where people can see it; before it is tried again, and
+when it was somebody else's, its wish is checked against the record.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from stoker.core.errors import Conflict, StokerError, Unavailable
+from stoker.core.machine import Effect
+from stoker.engine.change import Change
+from stoker.engine.clock import Clock
+from stoker.engine.commit import Committer
+from stoker.engine.effect import decode
+from stoker.engine.loop import Counts
+from stoker.store import outbox
+from stoker.store.database import Database
+from stoker.store.outbox import Errand
+
+MOST_AT_ONCE = 512
+PAGE = 256
+FIRST_DELAY_S = 0.25
+LONGEST_DELAY_S = 30.0
+
+log = structlog.get_logger()
+
+Performer = Callable[[Errand, Any], Awaitable[Change]]
+Performers = Mapping[type[Effect], Performer]
+
+
+class Errands:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        committer: Committer,
+        performers: Performers,
+        postponed: Callable[[], None],
+    ) -> None:
+        self._database, self._clock, self._committer = database, clock, committer
+        self._performers, self._postponed = performers, postponed
+        self._flying: dict[UUID, asyncio.Task[None]] = {}
+
+    def start(self, errands: Iterable[Errand]) -> int:
+        """Begin at once. What does not fit stays in the outbox, where `once` finds it."""
+        started = 0
+        for errand in errands:
+            if len(self._flying) >= MOST_AT_ONCE:
+                self._postponed()
+                break
+            if errand.id not in self._flying:
+                task = asyncio.get_running_loop().create_task(self._perform(errand, fresh=True))
+                self._fly(errand, task)
+                started += 1
+        return started
+
+    async def once(self) -> Counts:
+        """Find errands that are due and not under way: postponed ones, adopted ones, those over the limit."""
+        owner, now = self._committer.owner, self._clock.now()
+        async with self._database.connection() as connection:
+            due = await outbox.mine(connection, owner, now, MOST_AT_ONCE + PAGE)
+            next_due = await outbox.next_due(connection, owner, now)
+        started = 0
+        for errand in due:
+            if errand.id in self._flying:
+                continue
+            if len(self._flying) >= MOST_AT_ONCE:
+                return Counts(started, again_after_s=0.1)
+            self._fly(errand, asyncio.get_running_loop().create_task(self._perform(errand, fresh=False)))
+            started += 1
+        return Counts(started, None if next_due is None else next_due - now)
+
+    async def settled(self) -> None:
+        """Waits until nothing is under way; for an orderly end."""
+        while self._flying:
+            await asyncio.wait(self._flying.values())
+
+    def abandon(self) -> None:
+        """Another replica has these errands now."""
+        for task in self._flying.values():
+            task.cancel()
+
+    def _fly(self, errand: Errand, task: "asyncio.Task[None]") -> None:
+        self._flying[errand.id] = task
+        task.add_done_callback(lambda _: self._flying.pop(errand.id, None))
+
+    async def _perform(self, errand: Errand, fresh: bool) -> None:
+        try:
+            if not fresh and not await self._current(errand):
+                await self._committer.commit(Change(done=(errand.id,)))
+                return
+            effect = decode(errand.effect, errand.payload)
+            change = await self._performers[type(effect)](errand, effect)
+            await self._conclude(errand, change)
+        except Exception as error:  # noqa: BLE001 - an errand that breaks must not take the others with it
+            await self._postpone(errand, error)
+
+    async def _conclude(self, errand: Errand, change: Change) -> None:
+        try:
+            await self._committer.commit(replace(change, done=(errand.id,)))
+        except Conflict as error:
+            if error.code != "stale":
+                raise
+            # The record went on while we were performing: the wish is nobody's any more.
+            await self._committer.commit(Change(done=(errand.id,)))
+
+    async def _current(self, errand: Errand) -> bool:
+        async with self._database.connection() as connection:
+            return await outbox.phase_of(connection, errand.kind, errand.target) == errand.phase
+
+    async def _postpone(self, errand: Errand, error: Exception) -> None:
+        sentence = str(error) or type(error).__name__
+        if not isinstance(error, StokerError):
+            log.error("errand broke", effect=errand.effect, target=str(errand.target), exc_info=error)
+        delay_s = min(FIRST_DELAY_S * 2 ** min(errand.tries, 20), LONGEST_DELAY_S)
+        if isinstance(error, Unavailable):
+            delay_s = max(delay_s, min(error.retry_after_s, LONGEST_DELAY_S))
+        try:
+            async with self._database.connection() as connection:
+                due_at = self._clock.now() + delay_s
+                await outbox.postpone(connection, errand.id, self._committer.owner, due_at, sentence)
+        except StokerError as lost:
+            # Still in the outbox and still due: the next pass of `once` finds it.
+            log.warning("errand could not be postponed", effect=errand.effect, error=str(lost))
+        self._postponed()

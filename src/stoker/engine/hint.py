@@ -1,0 +1,66 @@
+"""Who may have something to do after a commit: names of loops, told in process and over NOTIFY."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import asyncpg
+import structlog
+
+from stoker.core.commitment import Moved
+from stoker.core.instance import Instance
+from stoker.core.job_facts import FINISHED as JOB_FINISHED
+from stoker.core.job_facts import Job
+from stoker.core.job_facts import S as J
+from stoker.core.managed_job import ManagedJob
+from stoker.store.database import Database
+
+CHANNEL = "stoker"
+PLACEMENT, MANAGED = "placement", "managed"
+
+log = structlog.get_logger()
+
+
+def hints(moved: Iterable[Moved]) -> frozenset[str]:
+    """Placement cares for jobs that wait and room that opens; the scheduler of managed jobs for its slots."""
+    names: set[str] = set()
+    for one in moved:
+        match one.after:
+            case Job(state=state) if state is J.SUBMITTED or state in JOB_FINISHED:
+                names.add(PLACEMENT)
+            case Instance():
+                names.add(PLACEMENT)
+            case ManagedJob():
+                names.add(MANAGED)
+    return frozenset(names)
+
+
+class Listener:
+    """Hears the hints of the other replicas, on a connection of its own."""
+
+    def __init__(self, database: Database, owner: Callable[[], int], wake: Callable[[str], None]) -> None:
+        self._database, self._owner, self._wake = database, owner, wake
+
+    async def run(self) -> None:
+        """Losing the connection loses hints, and the loops' periods make up for them."""
+        while True:
+            try:
+                await self._listen()
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                log.warning("hints of other replicas are not heard", error=str(error))
+            await asyncio.sleep(1.0)
+
+    async def _listen(self) -> None:
+        connection = await asyncpg.connect(self._database.url)
+        ended = asyncio.Event()
+        try:
+            connection.add_termination_listener(lambda _: ended.set())
+            await connection.add_listener(CHANNEL, self._heard)
+            await ended.wait()
+        finally:
+            await connection.close()
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        speaker, *names = str(payload).split()
+        if speaker != str(self._owner()):
+            for name in names:
+                self._wake(name)

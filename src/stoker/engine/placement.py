@@ -1,0 +1,172 @@
+"""The placer: one in the cluster, hundreds of placements a pass; the plan is core's, here are its eyes and hands."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Protocol
+from uuid import UUID
+
+from stoker.core.block import Blocks
+from stoker.core.gang import Gang, InstanceRoom
+from stoker.core.ids import InstanceId, JobId, RunId
+from stoker.core.instance import LIVE, UP, Instance, S
+from stoker.core.job_facts import NoCapacity, Placed, Reserved
+from stoker.core.machine import Event
+from stoker.core.offer import FleetRoom, Offer
+from stoker.core.placement import Launch, Plan, plan
+from stoker.core.resources import Request
+from stoker.engine.change import Change, of_job
+from stoker.engine.commit import Committer
+from stoker.engine.loop import Counts
+from stoker.store import instance as instance_store
+from stoker.store.database import Connection, Record
+from stoker.store.run import policy_of
+
+LOCK = 0x706C6163
+MOST_GANGS = 5_000
+
+WAITING = """
+SELECT job.id, job.run_id, job.replica, job.attempt, job.submitted_at, run.resources, run.policy,
+       EXISTS (
+           SELECT FROM job AS old
+           WHERE old.run_id = job.run_id AND old.replica = job.replica AND NOT old.latest
+             AND old.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+       ) AS held_up
+FROM job JOIN run ON run.id = job.run_id
+WHERE job.state = 'SUBMITTED' AND job.latest AND job.instance_id IS NULL
+  AND run.state IN ('SUBMITTED', 'PROVISIONING', 'RUNNING')
+ORDER BY job.submitted_at, job.id
+LIMIT $1
+"""
+"""A new submission may wait in the queue beside its predecessor, but is not placed before that has finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """What could be launched, and within which fleets; `nodes_left` of a fleet is its maximum here."""
+
+    offers: tuple[Offer, ...] = ()
+    fleets: tuple[FleetRoom, ...] = ()
+
+
+class Merchant(Protocol):
+    """Knows the backends' offers without asking them: the pass holds a lock."""
+
+    def market(self, now: float) -> Market: ...
+
+
+class NoMarket:
+    def market(self, now: float) -> Market:
+        return Market()
+
+
+class Placement:
+    def __init__(self, committer: Committer, merchant: Merchant, new_id: Callable[[], UUID]) -> None:
+        self._committer, self._merchant, self._new_id = committer, merchant, new_id
+        self.last = Plan()
+
+    async def once(self) -> Counts:
+        results = await self._committer.commit_planned(LOCK, self._plan)
+        if results is None:
+            return Counts(0, again_after_s=0.2)
+        unsettled = any(answer is None or answer.error for _, answer in results)
+        return Counts(len(results), again_after_s=0.02 if unsettled else None)
+
+    async def _plan(self, tx: Connection, now: float) -> Sequence[Change]:
+        rows = await tx.fetch(WAITING, MOST_GANGS)
+        if not rows:
+            return []
+        gangs = _gangs(rows)
+        seen = {one.id: one for one in await instance_store.unfinished(tx)}
+        market = self._merchant.market(now)
+        nodes = Counter(one.fleet_id for one in seen.values())
+        fleets = [_left(fleet, nodes[fleet.fleet_id]) for fleet in market.fleets]
+        self.last = plan(gangs, map(_room, seen.values()), market.offers, fleets, now=now)
+        return list(_Hands(self.last, gangs, rows, seen, self._new_id, now).changes())
+
+
+class _Hands:
+    """Turns a plan into changes, a gang a change."""
+
+    def __init__(
+        self, plan: Plan, gangs: Sequence[Gang], rows: Iterable[Record], seen: dict[InstanceId, Instance],
+        new_id: Callable[[], UUID], now: float,
+    ) -> None:  # fmt: skip
+        self._plan, self._gangs, self._seen, self._new_id, self._now = plan, gangs, seen, new_id, now
+        self._attempts = {row["id"]: row["attempt"] for row in rows}
+        self._events: dict[JobId, Event] = {}
+        self._born: dict[JobId, Instance] = {}
+
+    def changes(self) -> Iterable[Change]:
+        for one in self._plan.assignments:
+            self._events[one.job_id] = self._arrival(one.job_id, self._seen[one.instance_id], one.blocks)
+        for launch in self._plan.launches:
+            self._launch(launch)
+        failing = {(why.run_id, why.replica): why.sentence for why in self._plan.left if why.fail_now}
+        for gang in sorted(self._gangs, key=lambda gang: gang.turn):
+            ids = [job for job, _ in gang.jobs]
+            if (sentence := failing.get((gang.run_id, gang.replica))) is not None:
+                yield from (
+                    Change(facts=(of_job(job, gang.run_id, NoCapacity(sentence, attempt=self._attempts[job])),))
+                    for job in ids
+                )
+            elif all(job in self._events for job in ids):
+                facts = tuple(of_job(job, gang.run_id, self._events[job]) for job in ids)
+                born = {new.id: new for job in ids if (new := self._born.get(job))}
+                yield Change(facts=facts, instances=tuple(born.values()))
+
+    def _arrival(self, job: JobId, instance: Instance, blocks: tuple[int, ...]) -> Event:
+        attempt = self._attempts[job]
+        if instance.state is S.PENDING:
+            return Reserved(instance.id, blocks, attempt=attempt)
+        return Placed(instance.id, blocks, owned=instance.owned, shim=instance.shim, attempt=attempt)
+
+    def _launch(self, launch: Launch) -> None:
+        """The row first, the provider later: what a crash leaves behind is found by our id."""
+        offer = launch.offer
+        instance = Instance(
+            id=InstanceId(self._new_id()), fleet_id=launch.fleet_id, backend=offer.backend,
+            blocks=Blocks(offer.capacity, offer.blocks), entered_at=self._now, price=offer.price, spot=offer.spot,
+        )  # fmt: skip
+        for job, blocks in launch.jobs:
+            self._events[job] = self._arrival(job, instance, blocks)
+            self._born[job] = instance
+
+
+def _left(fleet: FleetRoom, nodes: int) -> FleetRoom:
+    return fleet if fleet.nodes_left is None else replace(fleet, nodes_left=max(0, fleet.nodes_left - nodes))
+
+
+def _gangs(rows: Iterable[Record]) -> list[Gang]:
+    grouped: dict[tuple[RunId, int], list[Record]] = defaultdict(list)
+    for row in rows:
+        grouped[row["run_id"], row["replica"]].append(row)
+    return [_gang(run_id, replica, members) for (run_id, replica), members in grouped.items()]
+
+
+def _gang(run_id: RunId, replica: int, members: list[Record]) -> Gang:
+    first = members[0]
+    policy, request = policy_of(first["policy"]), _request(first["resources"])
+    return Gang(
+        run_id=run_id, replica=replica, submitted_at=first["submitted_at"],
+        jobs=tuple((row["id"], request) for row in members), priority=policy.priority, whole=policy.nodes > 1,
+        on_no_capacity=policy.on_no_capacity, ready=not any(row["held_up"] for row in members),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _request(text: str) -> Request:
+    return Request.from_json(json.loads(text))
+
+
+def _room(one: Instance) -> InstanceRoom:
+    barred = ""
+    if one.state not in LIVE:
+        barred = one.state.value
+    elif one.cordoned:
+        barred = "cordoned"
+    elif one.unreachable_since is not None:
+        barred = "unreachable"
+    return InstanceRoom(one.id, one.blocks, one.fleet_id, ready=one.state in UP, barred=barred)

@@ -1,0 +1,54 @@
+"""This process among the others: one heartbeat, and the work of those whose heart has stopped."""
+
+from collections.abc import Callable
+
+import structlog
+
+from stoker.engine.clock import Clock
+from stoker.engine.loop import Counts
+from stoker.store import outbox
+from stoker.store import replica as replica_store
+from stoker.store.database import Database
+
+PERIOD_S = 2.0
+DEAD_AFTER_S = 8.0
+ADOPTED_AT_ONCE = 500
+
+log = structlog.get_logger()
+
+
+class Replica:
+    """An epoch is one life. When the others have buried it (we were frozen), the next beat begins a new one."""
+
+    def __init__(
+        self, database: Database, clock: Clock, name: str, began: Callable[[int], None], adopted: Callable[[], None],
+        dead_after_s: float = DEAD_AFTER_S,
+    ) -> None:  # fmt: skip
+        self._database, self._clock, self._name = database, clock, name
+        self._began, self._adopted, self._dead_after_s = began, adopted, dead_after_s
+        self.epoch = 0
+
+    async def register(self) -> None:
+        """An earlier life under the same name is over: whoever runs us lets only one process have it."""
+        async with self._database.transaction() as tx:
+            self.epoch = await replica_store.register(tx, self._name, self._clock.now())
+        self._began(self.epoch)
+
+    async def once(self) -> Counts:
+        now = self._clock.now()
+        async with self._database.transaction() as tx:
+            alive = await replica_store.renew(tx, self.epoch, now)
+            buried = await replica_store.bury(tx, now - self._dead_after_s, self.epoch) if alive else []
+            adopted = await outbox.adopt(tx, self.epoch, ADOPTED_AT_ONCE) if alive else 0
+        if not alive:
+            log.warning("this replica was given up by the others and begins anew", epoch=self.epoch)
+            await self.register()
+            return Counts(1, again_after_s=0.0)
+        if buried or adopted:
+            log.info("took over", from_epochs=buried, errands=adopted)
+            self._adopted()
+        return Counts(len(buried) + adopted, again_after_s=0.0 if adopted == ADOPTED_AT_ONCE else None)
+
+    async def leave(self) -> None:
+        async with self._database.transaction() as tx:
+            await replica_store.leave(tx, self.epoch)

@@ -1,0 +1,82 @@
+"""Tells records that their deadline has passed; the tables decide which limit it was."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from stoker.core import instance as core_instance
+from stoker.core import job as core_job
+from stoker.core import managed_job as core_managed_job
+from stoker.core import run as core_run
+from stoker.core.commitment import Moved
+from stoker.core.ids import RunId
+from stoker.core.instance import Instance
+from stoker.core.job_facts import Job
+from stoker.core.machine import TimeUp
+from stoker.core.managed_job import ManagedJob
+from stoker.core.run_facts import Run
+from stoker.engine.change import Change, of_instance, of_job, of_managed, of_run
+from stoker.engine.clock import Clock
+from stoker.engine.commit import Committer
+from stoker.engine.loop import Counts
+from stoker.store import instance, job, managed_job, run
+from stoker.store.database import Connection, Database
+
+LOCK = 0x74696D65
+PAGE = 250
+
+NEXT = """
+SELECT least(
+    (SELECT min(deadline_at) FROM run WHERE deadline_at IS NOT NULL),
+    (SELECT min(deadline_at) FROM job WHERE deadline_at IS NOT NULL),
+    (SELECT min(deadline_at) FROM instance WHERE deadline_at IS NOT NULL),
+    (SELECT min(deadline_at) FROM managed_job WHERE deadline_at IS NOT NULL)
+)
+"""
+
+
+class Timer:
+    def __init__(self, database: Database, clock: Clock, committer: Committer) -> None:
+        self._database, self._clock, self._committer = database, clock, committer
+        self._next_at = 0.0
+        """The earliest deadline it waits for; later ones need no hint."""
+
+    def saw(self, moved: Iterable[Moved], wake: Callable[[str], None]) -> None:
+        """A commit of this replica set a deadline before the one it waits for."""
+        for one in moved:
+            at = deadline_of(one.after)
+            if at is not None and at < self._next_at:
+                self._next_at = at
+                wake("timer")
+
+    async def once(self) -> Counts:
+        results = await self._committer.commit_planned(LOCK, self._due)
+        if results is None:
+            return Counts(0, again_after_s=0.5)
+        if results:
+            # More may be due, and what another commit held has to be told again.
+            return Counts(len(results), again_after_s=0.0 if len(results) >= PAGE else 0.01)
+        async with self._database.connection() as connection:
+            at: float | None = await connection.fetchval(NEXT)
+        self._next_at = at if at is not None else float("inf")
+        return Counts(0, None if at is None else max(0.001, at - self._clock.now()))
+
+    async def _due(self, tx: Connection, now: float) -> Sequence[Change]:
+        facts = [of_run(RunId(row["id"]), TimeUp()) for row in await tx.fetch(run.DUE, now, PAGE)]
+        for row in await tx.fetch(job.DUE, now, PAGE):
+            facts.append(of_job(row["id"], row["run_id"], TimeUp(attempt=row["attempt"])))
+        facts += [of_instance(row["id"], TimeUp()) for row in await tx.fetch(instance.DUE, now, PAGE)]
+        facts += [of_managed(id, id, TimeUp()) for id in await managed_job.due(tx, now, PAGE)]
+        return [Change(facts=(fact,)) for fact in facts]
+
+
+def deadline_of(record: Any) -> float | None:
+    match record:
+        case Run():
+            return core_run.deadline(record)
+        case Job():
+            return core_job.deadline(record)
+        case Instance():
+            return core_instance.deadline(record)
+        case ManagedJob():
+            return core_managed_job.deadline(record)
+    return None

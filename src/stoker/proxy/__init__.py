@@ -1,0 +1,1 @@
+"""The door of services. Empty until there are services."""

@@ -1,0 +1,1 @@
+"""The agent beside a job. Empty until the first runtime."""

@@ -1,0 +1,1 @@
+"""The server process. Empty until the API."""

@@ -1,0 +1,1 @@
+"""The agent on a host. Empty until the first runtime."""

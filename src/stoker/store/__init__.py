@@ -1,0 +1,1 @@
+"""PostgreSQL and the log files: the only room that writes them."""

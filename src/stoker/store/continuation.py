@@ -1,0 +1,239 @@
+"""The edges between swarm tasks: who waits for whom, and what moves along them when a task ends.
+
+Theory of operation. Whoever changes a task or its edges holds its row. A change may travel: a success opens
+continuations, and barriers pass it on; a failure or a cancellation reaches every descendant. So a caller first
+reads, without locks, which tasks it may touch, then locks all of them in the order of their ids, and reads again:
+adding an edge needs the lock of its source, so once the second reading finds nothing new the set cannot grow.
+Only an edge added between the two readings makes a caller lock out of order; should two such callers meet,
+PostgreSQL ends one of them and its transaction is tried again.
+
+A cycle may be closed by two requests of which neither sees the other, so those that name an existing inactive task
+as source take turns (`GRAPH_LOCK`, before any row). Tasks in other states cannot lie on a cycle: what leads to an
+inactive task is open, what an inactive task leads to is inactive or cancelled.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+from typing import Final
+from uuid import UUID
+
+from stoker.core.errors import NotFound, UserError
+from stoker.core.graph import Edge, refuse_cycle
+from stoker.core.ids import TaskId
+from stoker.core.task import INACTIVE, OPEN_TO_EDGES, State, conflict, unknown
+from stoker.store.database import Connection, Record
+
+GRAPH_LOCK: Final = 0x7461_736B_6564_6765
+
+LOCK_TASKS: Final = """
+SELECT id, state, project_id FROM task WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
+"""
+
+# One step along the edges. OFFSET 0 keeps it what it says, two look-ups by key for each task: left to itself the
+# planner starts from all inactive tasks whenever its statistics are a minute old and call them few.
+_WAITING_AFTER: Final = """
+        SELECT t.id, t.has_command
+        FROM (SELECT target FROM continuation WHERE source = here.id OFFSET 0) c
+        CROSS JOIN LATERAL (SELECT id, has_command, state FROM task WHERE id = c.target OFFSET 0) t
+        WHERE t.state = 'inactive'
+    """
+
+# Deep: every descendant that still waits. Otherwise: the continuations, and beyond them what barriers pass on.
+REACH: Final = f"""
+WITH RECURSIVE reach (id, deep, onward) AS (
+    SELECT id, deep, true FROM unnest($1::uuid[], $2::boolean[]) AS start (id, deep)
+  UNION
+    SELECT t.id, here.deep, here.deep OR NOT t.has_command
+    FROM reach here CROSS JOIN LATERAL ({_WAITING_AFTER}) t WHERE here.onward
+)
+SELECT DISTINCT id FROM reach
+"""
+
+REACH_OF_CANCEL: Final = f"""
+WITH RECURSIVE reach (id) AS (
+    SELECT id FROM task WHERE id = ANY($1::uuid[]) AND state IN ('inactive', 'available')
+  UNION
+    SELECT t.id FROM reach here CROSS JOIN LATERAL ({_WAITING_AFTER}) t
+)
+SELECT id FROM reach
+"""
+
+# Expects `released (target, n)`: how many dependencies each of them is rid of. A cancelled one is left alone.
+_RELEASE: Final = """,
+opened AS (
+    UPDATE task SET
+        pending_dependency_count = pending_dependency_count - n,
+        state = CASE
+            WHEN pending_dependency_count > n THEN 'inactive'
+            WHEN has_command THEN 'available'
+            ELSE 'terminated'
+        END,
+        entered_at = CASE WHEN pending_dependency_count > n THEN entered_at ELSE $1 END
+    FROM released WHERE id = target AND state = 'inactive'
+    RETURNING id, state
+)
+SELECT id, state FROM opened WHERE state <> 'inactive'
+"""
+
+RELEASE_CONTINUATIONS: Final = (
+    """
+WITH released AS (
+    SELECT target, count(*)::integer AS n FROM continuation WHERE source = ANY($2::uuid[]) GROUP BY target
+)"""
+    + _RELEASE
+)
+
+REMOVE_CONTINUATIONS: Final = (
+    """
+WITH removed AS (
+    DELETE FROM continuation c USING unnest($2::uuid[], $3::uuid[]) AS unwanted (source, target)
+    WHERE c.source = unwanted.source AND c.target = unwanted.target
+    RETURNING c.target
+), released AS (
+    SELECT target, count(*)::integer AS n FROM removed GROUP BY target
+)"""
+    + _RELEASE
+)
+
+CANCEL_CONTINUATIONS: Final = f"""
+WITH RECURSIVE doomed (id) AS (
+    SELECT unnest($2::uuid[])
+  UNION
+    SELECT t.id FROM doomed here CROSS JOIN LATERAL ({_WAITING_AFTER}) t
+)
+UPDATE task SET state = 'cancelled', entered_at = $1 FROM doomed WHERE task.id = doomed.id AND state = 'inactive'
+"""
+
+STORE_CONTINUATIONS: Final = """
+INSERT INTO continuation (source, target) SELECT * FROM unnest($1::uuid[], $2::uuid[])
+"""
+
+ADD_CONTINUATIONS: Final = """
+WITH added AS (
+    INSERT INTO continuation (source, target) SELECT * FROM unnest($1::uuid[], $2::uuid[])
+    ON CONFLICT DO NOTHING RETURNING target
+), acquired AS (
+    SELECT target, count(*)::integer AS n FROM added GROUP BY target
+)
+UPDATE task SET pending_dependency_count = pending_dependency_count + n FROM acquired WHERE id = target
+"""
+
+MAY_CLOSE_A_CYCLE: Final = """
+SELECT count(*) FILTER (WHERE state <> 'inactive') < cardinality($1::uuid[]) FROM task WHERE id = ANY($1::uuid[])
+"""
+
+EDGES_BEYOND: Final = f"""
+WITH RECURSIVE beyond (id) AS (
+    SELECT unnest($1::uuid[])
+  UNION
+    SELECT t.id FROM beyond here CROSS JOIN LATERAL ({_WAITING_AFTER}) t
+)
+SELECT c.source, c.target FROM beyond b JOIN continuation c ON c.source = b.id
+"""
+
+KNOWN_EDGES: Final = """
+SELECT c.source, c.target
+FROM continuation c JOIN unnest($1::uuid[], $2::uuid[]) AS named (source, target) USING (source, target)
+"""
+
+
+async def add_continuations(conn: Connection, edges: Iterable[Edge]) -> None:
+    """Makes each target wait for its source. An edge that is there already is left as it is."""
+    edges = list(dict.fromkeys(edges))
+    await check_edges(conn, edges, {}, None)
+    await conn.execute(ADD_CONTINUATIONS, *columns(edges))
+
+
+async def remove_continuations(conn: Connection, edges: Iterable[Edge], now: float) -> int:
+    """The targets do not wait for these sources any more. Returns how many tasks became available."""
+    edges = list(dict.fromkeys(edges))
+    targets = {edge.target for edge in edges}
+    ends = targets | {edge.source for edge in edges}
+    states = states_of(await lock(conn, ends, REACH, list(targets), [False] * len(targets)))
+    if missing := ends - states.keys():
+        raise unknown(missing)
+    known = {Edge(*row) for row in await conn.fetch(KNOWN_EDGES, *columns(edges))}
+    for edge in edges:
+        if edge not in known:
+            raise NotFound(f"Task {edge.source} has no continuation {edge.target}.", hint="It may be removed already.")
+    refuse_closed(edges, states)
+    return await _onward(conn, await conn.fetch(REMOVE_CONTINUATIONS, now, *columns(edges)), now)
+
+
+async def check_edges(
+    conn: Connection, edges: Collection[Edge], fresh: Mapping[TaskId, State], project: UUID | None
+) -> None:
+    """Locks the existing ends of new edges and refuses those that cannot be; `fresh` tasks are about to be stored."""
+    sources, targets = {edge.source for edge in edges} - fresh.keys(), {edge.target for edge in edges} - fresh.keys()
+    # A task never becomes inactive again, so this answer cannot turn into yes before the rows are locked.
+    if sources and await conn.fetchval(MAY_CLOSE_A_CYCLE, list(sources)):
+        await conn.execute("SELECT pg_advisory_xact_lock($1)", GRAPH_LOCK)
+    passing = targets if any(state is not INACTIVE for state in fresh.values()) else set()
+    old = sources | targets
+    rows = await lock(conn, old, REACH, list(passing), [False] * len(passing)) if old else []
+    states = {**fresh, **states_of(rows)}
+    if missing := old - states.keys():
+        raise unknown(missing)
+    if len({row["project_id"] for row in rows} | ({project} if project else set())) > 1:
+        raise UserError("These tasks belong to different projects.", hint="Continuations stay inside one project.")
+    refuse_closed(edges, states)
+    waiting = [edge for edge in edges if states[edge.source] is INACTIVE]
+    beyond = await conn.fetch(EDGES_BEYOND, list(targets)) if sources and targets and waiting else []
+    refuse_cycle(chain(waiting, (Edge(*row) for row in beyond)))
+
+
+def refuse_closed(edges: Iterable[Edge], states: Mapping[TaskId, State]) -> None:
+    for source, target in edges:
+        if states[target] is not INACTIVE:
+            raise conflict(target, states[target], "only an inactive task can be a continuation")
+        if states[source] not in OPEN_TO_EDGES:
+            raise conflict(source, states[source], "its continuations cannot be changed any more")
+
+
+async def lock(
+    conn: Connection, ids: Iterable[TaskId], reach: str, *args: object, until_closed: bool = False
+) -> list[Record]:
+    """Locks the tasks and what they reach. Cancellation needs the closed set; a release is exact without it."""
+    ids = set(ids)
+    wanted = ids | {row[0] for row in await conn.fetch(reach, *args)}
+    locked: set[UUID] = set()
+    rows: list[Record] = []
+    while not wanted <= locked:
+        locked |= wanted
+        rows = await conn.fetch(LOCK_TASKS, list(locked))
+        if until_closed:
+            wanted = ids | {row[0] for row in await conn.fetch(reach, *args)}
+    # What was within reach a moment ago may be locked too, but is none of the caller's business any more.
+    return [row for row in rows if row[0] in wanted]
+
+
+async def release_continuations(conn: Connection, sources: Iterable[TaskId], now: float) -> int:
+    """These tasks succeeded, and their rows are held. Returns how many tasks became available."""
+    sources = list(sources)
+    if not sources:
+        return 0
+    return await _onward(conn, await conn.fetch(RELEASE_CONTINUATIONS, now, sources), now)
+
+
+async def cancel_continuations(conn: Connection, sources: Iterable[TaskId], now: float) -> None:
+    """These tasks failed or were cancelled, and the rows of all that they reach are held."""
+    if sources := list(sources):
+        await conn.execute(CANCEL_CONTINUATIONS, now, sources)
+
+
+async def _onward(conn: Connection, opened: list[Record], now: float) -> int:
+    """Barriers among what was opened have passed already and open their own continuations, round after round."""
+    available = 0
+    while opened:
+        passed = [row["id"] for row in opened if row["state"] == "terminated"]
+        available += len(opened) - len(passed)
+        opened = await conn.fetch(RELEASE_CONTINUATIONS, now, passed) if passed else []
+    return available
+
+
+def states_of(rows: Iterable[Record]) -> dict[TaskId, State]:
+    return {TaskId(row["id"]): State(row["state"]) for row in rows}
+
+
+def columns(edges: Iterable[Edge]) -> tuple[list[TaskId], list[TaskId]]:
+    return [source for source, _ in edges], [target for _, target in edges]

@@ -1,0 +1,147 @@
+"""Jobs as rows: loaded and saved under their run's lock."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from stoker.core.ids import InstanceId, JobId, RunId
+from stoker.core.job import deadline
+from stoker.core.job_facts import Cleanup, Job, S
+from stoker.core.policy import Policy
+from stoker.core.reason import JobReason
+from stoker.core.retry import Budget, Fate
+from stoker.store.database import Connection, Record
+from stoker.store.rows import check, columns
+
+LOAD_REPLICAS = """
+SELECT job.* FROM job
+WHERE id = ANY($1::uuid[])
+UNION
+SELECT other.* FROM job
+JOIN job AS other ON other.run_id = job.run_id AND other.replica = job.replica AND other.latest
+WHERE job.id = ANY($1::uuid[])
+ORDER BY id
+"""
+"""These jobs, and the latest submission of each node of their replicas."""
+
+LOAD_WHOLE = """
+SELECT * FROM job
+WHERE run_id = ANY($1::uuid[])
+  AND (latest OR state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED'))
+ORDER BY id
+"""
+
+LOAD_PAGE = """
+SELECT * FROM job
+WHERE run_id = $1
+  AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+  AND (state <> 'TERMINATING' OR cleanup = 'stop' AND reason <> 'ABORTED_BY_USER')
+UNION
+SELECT * FROM job WHERE run_id = $1 AND latest AND fate = 'retry'
+ORDER BY state, id
+LIMIT $2
+"""
+"""Jobs that an order to the whole run may mean: active ones, those in their grace, those that wait for a retry."""
+
+INSERT = """
+INSERT INTO job (id, run_id, replica, node, attempt, round, submitted_at, latest, state, version, entered_at,
+                 deadline_at, instance_id, blocks, owned, shim, running_at, unreachable_since, reason, message,
+                 exit_code, exit_signal, fate, tries, failing_since, cleanup, exited, gone, remove_at)
+SELECT id, run_id, replica, node, attempt, round, submitted_at, latest, state, version, entered_at,
+       deadline_at, instance_id, blocks::int[], owned, shim, running_at, unreachable_since, reason, message,
+       exit_code, exit_signal, fate, tries, failing_since, cleanup, exited, gone, remove_at
+FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::float8[], $8::bool[],
+            $9::text[], $10::int8[], $11::float8[], $12::float8[], $13::uuid[], $14::text[], $15::bool[],
+            $16::bool[], $17::float8[], $18::float8[], $19::text[], $20::text[], $21::int[], $22::int[], $23::text[],
+            $24::int[], $25::float8[], $26::text[], $27::bool[], $28::bool[], $29::float8[])
+  AS new (id, run_id, replica, node, attempt, round, submitted_at, latest, state, version, entered_at,
+          deadline_at, instance_id, blocks, owned, shim, running_at, unreachable_since, reason, message,
+          exit_code, exit_signal, fate, tries, failing_since, cleanup, exited, gone, remove_at)
+"""
+
+SAVE = """
+UPDATE job
+SET latest = new.latest, state = new.state, version = new.version, entered_at = new.entered_at,
+    deadline_at = new.deadline_at, instance_id = new.instance_id, blocks = new.blocks::int[], owned = new.owned,
+    shim = new.shim, running_at = new.running_at, unreachable_since = new.unreachable_since, reason = new.reason,
+    message = new.message, exit_code = new.exit_code, exit_signal = new.exit_signal, fate = new.fate,
+    tries = new.tries, failing_since = new.failing_since, cleanup = new.cleanup, exited = new.exited,
+    gone = new.gone, remove_at = new.remove_at
+FROM unnest($1::uuid[], $2::int8[], $3::bool[], $4::text[], $5::int8[], $6::float8[], $7::float8[], $8::uuid[],
+            $9::text[], $10::bool[], $11::bool[], $12::float8[], $13::float8[], $14::text[], $15::text[], $16::int[],
+            $17::int[], $18::text[], $19::int[], $20::float8[], $21::text[], $22::bool[], $23::bool[], $24::float8[])
+  AS new (id, was, latest, state, version, entered_at, deadline_at, instance_id, blocks, owned, shim, running_at,
+          unreachable_since, reason, message, exit_code, exit_signal, fate, tries, failing_since, cleanup, exited,
+          gone, remove_at)
+WHERE job.id = new.id AND job.version = new.was
+"""
+
+DUE = """
+SELECT id, run_id, attempt FROM job WHERE deadline_at <= $1 ORDER BY deadline_at LIMIT $2
+"""
+
+ON_INSTANCE = """
+SELECT id, run_id, attempt, state, blocks FROM job
+WHERE instance_id = $1 AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+ORDER BY id
+"""
+
+
+async def load_replicas(tx: Connection, ids: Iterable[JobId], policies: Mapping[RunId, Policy]) -> list[Job]:
+    return [read(row, policies[row["run_id"]]) for row in await tx.fetch(LOAD_REPLICAS, list(ids))]
+
+
+async def load_whole(tx: Connection, policies: Mapping[RunId, Policy]) -> list[Job]:
+    """Every latest and every unfinished submission of these runs."""
+    return [read(row, policies[row["run_id"]]) for row in await tx.fetch(LOAD_WHOLE, list(policies))]
+
+
+async def load_page(tx: Connection, run_id: RunId, policy: Policy, limit: int) -> list[Job]:
+    return [read(row, policy) for row in await tx.fetch(LOAD_PAGE, run_id, limit)]
+
+
+async def on_instance(tx: Connection, instance_id: InstanceId) -> list[Record]:
+    return await tx.fetch(ON_INSTANCE, instance_id)
+
+
+async def any_gone(tx: Connection, run_id: RunId) -> bool:
+    """Did the machine of one of its latest submissions leave under it?"""
+    answer: bool | None = await tx.fetchval("SELECT bool_or(gone) FROM job WHERE run_id = $1 AND latest", run_id)
+    return bool(answer)
+
+
+async def insert(tx: Connection, jobs: Sequence[Job]) -> None:
+    rows = [
+        (job.id, job.run_id, job.replica, job.node, job.attempt, job.round, job.submitted_at, *_changing(job))
+        for job in jobs
+    ]
+    await tx.execute(INSERT, *columns(rows))
+
+
+async def save(tx: Connection, jobs: Sequence[tuple[int, Job]]) -> None:
+    """Each with the version it was loaded with."""
+    rows = [(job.id, was, *_changing(job)) for was, job in jobs]
+    check(await tx.execute(SAVE, *columns(rows)), len(rows), "job")
+
+
+def _changing(job: Job) -> tuple[Any, ...]:
+    return (
+        job.latest, job.state, job.version, job.entered_at, deadline(job), job.instance_id,
+        "{" + ",".join(map(str, job.blocks)) + "}", job.owned, job.shim, job.running_at, job.unreachable_since,
+        job.reason, job.message, job.exit_code, job.exit_signal, job.fate, job.budget.tries,
+        job.budget.failing_since, job.cleanup, job.exited, job.gone, job.remove_at,
+    )  # fmt: skip
+
+
+def read(row: Record, policy: Policy) -> Job:
+    return Job(
+        id=row["id"], run_id=row["run_id"], replica=row["replica"], node=row["node"], attempt=row["attempt"],
+        policy=policy, submitted_at=row["submitted_at"], round=row["round"], latest=row["latest"],
+        state=S(row["state"]), version=row["version"], entered_at=row["entered_at"],
+        instance_id=row["instance_id"], blocks=tuple(row["blocks"]), owned=row["owned"], shim=row["shim"],
+        running_at=row["running_at"], unreachable_since=row["unreachable_since"],
+        reason=JobReason(row["reason"]) if row["reason"] else None, message=row["message"],
+        exit_code=row["exit_code"], exit_signal=row["exit_signal"], fate=Fate(row["fate"]),
+        budget=Budget(row["tries"], row["failing_since"]),
+        cleanup=Cleanup(row["cleanup"]) if row["cleanup"] else None, exited=row["exited"], gone=row["gone"],
+        remove_at=row["remove_at"],
+    )  # fmt: skip

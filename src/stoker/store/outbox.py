@@ -1,0 +1,111 @@
+"""Wishes that are committed and not yet fulfilled, each owned by the epoch of one replica."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from stoker.store.database import Connection, Record
+from stoker.store.rows import columns
+
+_COLUMNS = "id, fence, kind, target, family, attempt, phase, effect, payload, tries"
+
+ADD = """
+INSERT INTO outbox (id, owner, kind, target, family, attempt, phase, effect, payload, made_at, due_at)
+SELECT id, $1, kind, target, family, attempt, phase, effect, payload, $2, $2
+FROM unnest($3::uuid[], $4::text[], $5::uuid[], $6::uuid[], $7::int[], $8::text[], $9::text[], $10::jsonb[])
+  WITH ORDINALITY AS new (id, kind, target, family, attempt, phase, effect, payload, place)
+ORDER BY place
+RETURNING id, fence
+"""
+
+REMOVE = "DELETE FROM outbox WHERE id = ANY($1::uuid[])"
+
+POSTPONE = "UPDATE outbox SET tries = tries + 1, due_at = $3, error = $4 WHERE id = $1 AND owner = $2"
+
+MINE = f"SELECT {_COLUMNS} FROM outbox WHERE owner = $1 AND due_at <= $2 ORDER BY due_at, fence LIMIT $3"
+
+NEXT_DUE = "SELECT min(due_at) FROM outbox WHERE owner = $1 AND due_at > $2"
+
+ADOPT = """
+UPDATE outbox SET owner = $1, fence = nextval('fence')
+WHERE id IN (
+    SELECT id FROM outbox
+    WHERE owner <> $1 AND NOT EXISTS (SELECT FROM replica WHERE replica.epoch = outbox.owner)
+    ORDER BY fence LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+"""
+"""Wishes whose owner is over. A new fence, so that agents refuse what the old owner may still say."""
+
+PHASE = {
+    "run": "SELECT state FROM run WHERE id = $1",
+    "job": "SELECT concat_ws(':', state, cleanup) FROM job WHERE id = $1",
+    "instance": "SELECT state FROM instance WHERE id = $1",
+    "managed_task": """
+        SELECT concat_ws(':', state, attempt, CASE WHEN launched THEN 'launched' ELSE 'free' END)
+        FROM managed_task WHERE id = $1
+    """,
+}
+"""The phase that the record is in now, written as its `phase` property writes it."""
+
+
+class NewWish(NamedTuple):
+    id: UUID
+    kind: str
+    target: UUID
+    family: UUID
+    attempt: int
+    phase: str
+    effect: str
+    payload: str
+
+
+class Errand(NamedTuple):
+    """A wish as its performer gets it."""
+
+    id: UUID
+    fence: int
+    kind: str
+    target: UUID
+    family: UUID
+    attempt: int
+    phase: str
+    effect: str
+    payload: str
+    tries: int
+
+
+async def add(tx: Connection, owner: int, wishes: Sequence[NewWish], now: float) -> list[Errand]:
+    rows = await tx.fetch(ADD, owner, now, *columns(wishes))
+    fences: dict[UUID, int] = {row["id"]: row["fence"] for row in rows}
+    return [Errand(wish.id, fences[wish.id], *wish[1:], tries=0) for wish in wishes]
+
+
+async def remove(tx: Connection, ids: Sequence[UUID]) -> None:
+    await tx.execute(REMOVE, ids)
+
+
+async def postpone(tx: Connection, id: UUID, owner: int, due_at: float, error: str) -> None:
+    await tx.execute(POSTPONE, id, owner, due_at, error[:500])
+
+
+async def mine(tx: Connection, owner: int, now: float, limit: int) -> list[Errand]:
+    return [_read(row) for row in await tx.fetch(MINE, owner, now, limit)]
+
+
+async def next_due(tx: Connection, owner: int, now: float) -> float | None:
+    moment: float | None = await tx.fetchval(NEXT_DUE, owner, now)
+    return moment
+
+
+async def adopt(tx: Connection, owner: int, limit: int) -> int:
+    """Take over wishes that nobody owns; returns how many."""
+    return int((await tx.execute(ADOPT, owner, limit)).rpartition(" ")[2])
+
+
+async def phase_of(tx: Connection, kind: str, id: UUID) -> str | None:
+    phase: str | None = await tx.fetchval(PHASE[kind], id)
+    return phase
+
+
+def _read(row: Record) -> Errand:
+    return Errand(*row.values())

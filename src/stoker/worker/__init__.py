@@ -1,0 +1,1 @@
+"""The agent that claims swarm tasks. Empty until the swarm."""

@@ -1,0 +1,147 @@
+"""What every test may use: `async def` tests, a PostgreSQL, and fresh databases in it.
+
+A test that is a coroutine function runs in an event loop of its own. A database lives inside that loop, so the fixture
+gives a function and the test opens what it needs::
+
+    async def test_a_thing(database: Databases) -> None:
+        async with database() as db, db.transaction() as tx:
+            await tx.execute("…")
+
+Each `database()` is new, migrated, empty, and dropped at the end of its block. Under hypothesis's `@given` write a
+plain test and call `asyncio.run` in it.
+"""
+
+import asyncio
+import fcntl
+import inspect
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from stoker.store.cluster import Cluster
+from stoker.store.database import Database
+from stoker.store.installation import account
+from stoker.store.migration import migrate
+from stoker.store.postgres import Embedded
+
+Databases = Callable[[], AbstractAsyncContextManager[Database]]
+TEST_S = 600.0
+PREFIX = "stoker-tests-"
+FAST_AND_FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs coroutine tests; a test that hangs fails after a while instead of holding up the rest."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments = {name: value for name, value in pyfuncitem.funcargs.items() if name in names}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), TEST_S))
+    return True
+
+
+@pytest.fixture(scope="session")
+def shared_directory() -> Iterator[Path]:
+    """A short temporary directory which other users may pass through; pytest's own is closed to them."""
+    for left_behind in Path("/tmp").glob(f"{PREFIX}*"):
+        sweep(left_behind)
+    while True:
+        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+        directory.chmod(0o711)
+        mark = os.open(directory, os.O_RDONLY)
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        if directory.exists():
+            break
+        # Another session took it for left behind, in the moment before it was locked.
+        os.close(mark)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+    os.close(mark)
+
+
+def sweep(directory: Path) -> None:
+    """Ends what a killed test session left running: an embedded PostgreSQL outlives its server by design.
+
+    A living session holds a lock on its directory; a dead one cannot.
+    """
+    try:
+        mark = os.open(directory, os.O_RDONLY)
+    except (FileNotFoundError, PermissionError):
+        return
+    try:
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for place in (*directory.glob("*/postgres"), *directory.glob("*/*/postgres")):
+            Cluster(place.parent, account(os.geteuid())).clear(patience_s=0.0)
+        shutil.rmtree(directory, ignore_errors=True)
+    except BlockingIOError:
+        return
+    finally:
+        os.close(mark)
+
+
+@pytest.fixture(scope="session")
+def postgres(shared_directory: Path) -> Iterator[Embedded]:
+    """One PostgreSQL a session (under xdist: a worker), quick because it may forget all when the machine dies."""
+    server = asyncio.run(Embedded.start(shared_directory / "shared", settings=FAST_AND_FORGETFUL))
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="session")
+def template(postgres: Embedded) -> str:
+    """The name of a migrated database that others are copied from."""
+
+    async def make() -> str:
+        await administer(postgres, "CREATE DATABASE pattern")
+        async with await Database.connect(url_of(postgres, "pattern"), pool_size=1) as database:
+            await migrate(database)
+        return "pattern"
+
+    return asyncio.run(make())
+
+
+@pytest.fixture
+def database(postgres: Embedded, template: str) -> Databases:
+    """Opens new databases: `async with database() as db`."""
+    return lambda: fresh(postgres, template)
+
+
+@pytest.fixture
+def empty_database(postgres: Embedded) -> Databases:
+    """Like `database`, with no migration applied."""
+    return lambda: fresh(postgres, "template0")
+
+
+_numbers = itertools.count(1)
+
+
+@asynccontextmanager
+async def fresh(server: Embedded, template: str, *, pool_size: int = 8) -> AsyncIterator[Database]:
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    await administer(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+    try:
+        async with await Database.connect(url_of(server, name), pool_size=pool_size) as database:
+            yield database
+    finally:
+        await administer(server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def url_of(server: Embedded, name: str) -> str:
+    return urlunsplit(urlsplit(server.url)._replace(path=f"/{name}"))
+
+
+async def administer(server: Embedded, statement: str) -> None:
+    connection = await asyncpg.connect(server.url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()

@@ -1,0 +1,88 @@
+"""Whoever waits is told why, in words and numbers that help."""
+
+from uuid import UUID
+
+import pytest
+from tests.core.placing import NOW, A, capacity, gang, only, room
+
+from stoker.core.gang import OnNoCapacity
+from stoker.core.offer import FleetRoom, Offer, SpotPolicy
+from stoker.core.placement import DETAILED, plan
+from stoker.core.why import WhyCode
+
+
+@pytest.mark.parametrize("barred", ["cordoned", "unreachable since 12:00", "unhealthy: XID 79"])
+def test_nothing_is_placed_on_an_instance_that_is_barred(barred: str) -> None:
+    """An operator cordons a host with a failing card."""
+    why = only(plan([gang(1)], [room(1, barred=barred)], now=NOW))
+    assert why.code is WhyCode.BARRED and barred in why.sentence and why.reasons[0][1] == barred
+
+
+@pytest.mark.parametrize(
+    ("fleet", "available", "says"),
+    [
+        (FleetRoom(A, 0), 1, "as many nodes as it may"),
+        (FleetRoom(A, max_price=0.5), 1, "max_price is 0.5, it costs 1"),
+        (FleetRoom(A, spot_policy=SpotPolicy.SPOT), 1, "only spot machines"),
+        (FleetRoom(A, backends=frozenset(["gcp"])), 1, "does not use aws"),
+        (FleetRoom(A), 0, "m at aws/us is not available now"),
+    ],
+)
+def test_what_stands_against_a_launch_is_named(fleet: FleetRoom, available: int, says: str) -> None:
+    """The machine exists in the catalogue: the person wants to know which setting keeps it away."""
+    why = only(plan([gang(1)], [], [Offer("aws", "m", "us", capacity(), 1.0, available=available)], [fleet], now=NOW))
+    assert says in why.sentence and why.code in (WhyCode.FLEET_LIMIT, WhyCode.NO_OFFER)
+
+
+def test_an_impossible_gang_is_told_which_limit_is_in_its_way() -> None:
+    """Sixteen GPUs in one machine, where the largest has four and the largest on offer eight."""
+    offers, fleets = [Offer("aws", "p4d", "us", capacity(96, gpus=8), 30.0)], [FleetRoom(A)]
+    why = only(plan([gang(1, {"gpu": 16})], [room(1, gpus=4)], offers, fleets, now=NOW))
+    assert (why.code, why.limit, why.needs, why.has) == (WhyCode.IMPOSSIBLE, "gpu", 16, 8)
+    assert "the closest needs 16 GPUs, has 8" in why.sentence
+
+
+def test_more_nodes_than_a_fleet_may_ever_have_is_impossible() -> None:
+    """Four nodes; the fleet has one machine and may have one more."""
+    offers, fleets = [Offer("aws", "m", "us", capacity())], [FleetRoom(A, 1)]
+    why = only(plan([gang(1, *[{}] * 4, whole=True)], [room(1)], offers, fleets, now=NOW))
+    assert (why.code, why.limit, why.needs, why.has) == (WhyCode.IMPOSSIBLE, "nodes", 4, 2)
+
+
+def test_one_impossible_job_makes_its_gang_impossible() -> None:
+    """The worker fits, the parameter server wants a licence that nobody has."""
+    why = only(plan([gang(1, {"cpu": 4}, {"named": {"license": 1}})], [room(1), room(2)], now=NOW))
+    assert (why.code, why.limit) == (WhyCode.IMPOSSIBLE, "license")
+
+
+def test_a_gang_that_may_not_queue_fails_now() -> None:
+    """`on_no_capacity: fail` in a nightly test: better a red mark now than a queue until morning."""
+    full, fail = [room(1, held=4)], OnNoCapacity.FAIL
+    assert only(plan([gang(1, on_no_capacity=fail)], full, now=NOW)).fail_now
+    assert not only(plan([gang(1)], full, now=NOW)).fail_now
+    not_ready = only(plan([gang(1, on_no_capacity=fail, ready=False)], [room(1)], now=NOW))
+    assert not_ready.code is WhyCode.NOT_READY and not not_ready.fail_now
+
+
+def test_reasons_are_given_for_the_first_instances_and_the_rest_is_counted() -> None:
+    """A thousand hosts do not make a thousand lines."""
+    why = only(plan([gang(1, {"cpu": 2})], [room(n, held=3) for n in range(1, 26)], now=NOW))
+    assert len(why.reasons) == 20 and why.more == 5
+    assert why.reasons[0] == (UUID(int=1), "needs 2 blocks, 1 free") and (why.needs, why.has) == (2, 1)
+
+
+def test_a_plan_can_be_printed() -> None:
+    """`--dry-run` and `stoker why` show it before anything happens."""
+    offers = [Offer("aws", "m", "us", capacity(2))]
+    waiting = [gang(1, {"cpu": 4}), gang(2, {"cpu": 2}), gang(3, {"cpu": 64})]
+    lines = list(plan(waiting, [room(1)], offers, [FleetRoom(A)], now=NOW).lines())
+    assert "4 blocks" in lines[0] and lines[1].startswith("launch m at aws/us") and "1 of 1 waiting" in lines[2]
+
+
+def test_reasons_are_for_the_head_of_the_queue_and_for_whom_somebody_asks() -> None:
+    """A queue of thousands is planned every second, and read by few."""
+    waiting = [gang(n) for n in range(1, DETAILED + 3)]
+    asked = waiting[-1].run_id
+    left = plan(waiting, [room(1, held=4)], now=NOW, detail={asked}).left
+    assert [bool(why.reasons) for why in left] == [True] * DETAILED + [False, True]
+    assert len({why.sentence for why in left}) == 1

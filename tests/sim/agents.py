@@ -1,0 +1,157 @@
+"""What a replica does to the outside: the performers, over a network that loses, doubles and delays."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from stoker.core import job_facts as job
+from stoker.core.errors import Unavailable
+from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
+from stoker.core.instance import Destroy, Destroyed, Launch, Launched, Refused
+from stoker.core.machine import Event
+from stoker.core.managed_task import Impossible, Lack, LaunchRun, ManagedTaskId
+from stoker.engine.change import Change, of_instance, of_job, of_managed
+from stoker.engine.engine import Engine
+from stoker.engine.tell import Teller
+from stoker.store import instance as instance_store
+from stoker.store.database import Database
+from stoker.store.outbox import Errand
+from stoker.store.run import policy_of
+from tests.sim.host import Host, Order
+from tests.sim.provider import Refusal
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+T = TypeVar("T")
+
+ORDER = """
+SELECT job.instance_id, job.replica, job.node, run.policy
+FROM job JOIN run ON run.id = job.run_id WHERE job.id = $1
+"""
+
+
+class Agents:
+    def __init__(self, world: "World", database: Database) -> None:
+        self.world, self.database = world, database
+        self.engine: Engine | None = None
+
+    def performers(self) -> dict[Any, Any]:
+        return {
+            job.StartTask: self.start_task,
+            job.SubmitJob: self.submit_job,
+            job.AskStop: self.ask_stop,
+            job.RemoveTask: self.remove_task,
+            job.Unregister: self.unregister,
+            job.DetachVolumes: self.detach,
+            Launch: self.launch,
+            Destroy: self.destroy,
+            LaunchRun: self.launch_run,
+        }
+
+    async def start_task(self, errand: Errand, effect: job.StartTask) -> Change:
+        order = await self._order(errand)
+        host = await self._host(errand)
+        taken = await self.call(host, lambda: host.submit(order))
+        return self._said(errand, job.TaskAccepted(attempt=errand.attempt)) if taken else Change()
+
+    async def submit_job(self, errand: Errand, effect: job.SubmitJob) -> Change:
+        host = await self._host(errand)
+        taken = await self.call(host, lambda: host.run(errand.target, errand.fence))
+        return self._said(errand, job.RunnerAccepted(attempt=errand.attempt)) if taken else Change()
+
+    async def ask_stop(self, errand: Errand, effect: job.AskStop) -> Change:
+        host = await self._host(errand)
+        await self.call(host, lambda: host.stop(errand.target, errand.fence))
+        return Change()
+
+    async def remove_task(self, errand: Errand, effect: job.RemoveTask) -> Change:
+        host = await self._host(errand)
+        if not await self.call(host, lambda: host.remove(errand.target, errand.fence)):
+            raise Unavailable("the task is still ending")
+        return self._said(errand, job.CleanedUp(job.Cleanup.REMOVE, attempt=errand.attempt))
+
+    async def unregister(self, errand: Errand, effect: job.Unregister) -> Change:
+        await self.world.pause(0.01, 0.5)
+        if self.world.chance("gateway away", 0.1):
+            raise Unavailable("the gateway does not answer")
+        return self._said(errand, job.CleanedUp(job.Cleanup.UNREGISTER, attempt=errand.attempt))
+
+    async def detach(self, errand: Errand, effect: job.DetachVolumes) -> Change:
+        await self.world.pause(0.01, 0.5)
+        if self.world.now() < effect.force_at and self.world.chance("volume will not detach", 0.3):
+            raise Unavailable("still attached")
+        return self._said(errand, job.CleanedUp(job.Cleanup.DETACH, attempt=errand.attempt))
+
+    async def launch(self, errand: Errand, effect: Launch) -> Change:
+        id = InstanceId(errand.target)
+        await self.world.pause(0.1, 5.0)
+        if self.world.chance("performer gave up before acting", 0.05):
+            raise Unavailable("the provider does not answer")
+        if id in self.world.owned:
+            return Change(facts=(of_instance(id, Launched("reached")),))
+        try:
+            handle = self.world.provider.create(id)
+        except Refusal as refusal:
+            return Change(facts=(of_instance(id, Refused(str(refusal))),))
+        await self.world.pause(0.1, 5.0)
+        if self.world.chance("answer lost", 0.05):
+            raise Unavailable("the provider's answer was lost")
+        return Change(facts=(of_instance(id, Launched(handle)),))
+
+    async def destroy(self, errand: Errand, effect: Destroy) -> Change:
+        await self.world.pause(0.1, 3.0)
+        self.world.provider.destroy(errand.target)
+        return Change(facts=(of_instance(InstanceId(errand.target), Destroyed()),))
+
+    async def launch_run(self, errand: Errand, effect: LaunchRun) -> Change:
+        assert self.engine is not None
+        if self.world.chance("launch is impossible", 0.02):
+            lack = self.world.dice.choice((Lack.RESOURCE, Lack.PRECHECKS))
+            news = Impossible(lack=lack, attempt=effect.attempt)
+            return Change(facts=(of_managed(ManagedTaskId(errand.target), ManagedJobId(errand.family), news),))
+        change = await Teller(self.database, self.world.clock, self.engine.committer).launch_run(errand, effect)
+        for birth in change.runs:
+            self.world.know_run(birth.run.id, birth.run.policy)
+        return change
+
+    async def call(self, host: Host, act: Callable[[], T]) -> T:
+        """One request to an agent; every part of the way may fail, and the act may happen twice."""
+        world = self.world
+        await world.pause(0.01, 1.0)
+        if world.chance("message lost", 0.03) or not host.reachable:
+            raise Unavailable("the agent does not answer")
+        host.touch()
+        answer = act()
+        if world.chance("message doubled", 0.03):
+            answer = act()
+        if world.chance("message delayed", 0.05):
+            await world.pause(5.0, 60.0)
+        await world.pause(0.01, 1.0)
+        if world.chance("answer lost", 0.03) or not host.reachable:
+            raise Unavailable("the agent's answer was lost")
+        return answer
+
+    async def _order(self, errand: Errand) -> Order:
+        async with self.database.connection() as connection:
+            row = await connection.fetchrow(ORDER, errand.target)
+        assert row is not None
+        policy = policy_of(row["policy"])
+        stop_after_s = None if policy.disconnect is None else policy.disconnect.stop_after_s
+        key = (errand.family, row["replica"], row["node"])
+        docker = errand.target.int % 2 == 0
+        return Order(errand.target, errand.family, errand.attempt, key, errand.fence, docker, stop_after_s)
+
+    async def _host(self, errand: Errand) -> Host:
+        async with self.database.connection() as connection:
+            id: UUID | None = await connection.fetchval("SELECT instance_id FROM job WHERE id = $1", errand.target)
+            assert id is not None
+            instance = await instance_store.get(connection, InstanceId(id))
+        host = self.world.hosts.get(instance.id)
+        if host is None or not host.alive:
+            raise Unavailable("there is no such machine")
+        return host
+
+    @staticmethod
+    def _said(errand: Errand, event: Event) -> Change:
+        return Change(facts=(of_job(JobId(errand.target), RunId(errand.family), event),))

@@ -1,0 +1,153 @@
+"""Lives one seed from beginning to end: chaos, healing, and the proof that everything settled."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+
+from stoker.core.managed_task import CancelAsked
+from stoker.core.run_facts import StopAsked
+from stoker.engine.change import Change, of_managed, of_run
+from tests.sim.database import Line
+from tests.sim.invariants import Violation
+from tests.sim.people import People
+from tests.sim.server import task_factory
+from tests.sim.vloop import run as run_virtually
+from tests.sim.world import World
+
+CHAOS_S = 900.0
+SETTLE_S = 4 * 3600.0
+LOOK_S = 20.0
+
+TABLES = ("run", "job", "instance", "replica", "journal", "outbox", "managed_job", "managed_task", "worker", "task",
+          "task_spec", "continuation", "execution")  # fmt: skip
+
+UNSETTLED = """
+SELECT 'run ' || id || ' is ' || state FROM run WHERE state NOT IN ('TERMINATED', 'FAILED', 'DONE')
+UNION ALL SELECT 'managed job ' || id || ' is ' || state FROM managed_job WHERE state <> 'DONE'
+UNION ALL SELECT 'instance ' || id || ' is ' || state FROM instance
+    WHERE NOT (owned AND state = 'IDLE') AND state <> 'TERMINATED'
+UNION ALL SELECT 'the wish ' || effect || ' of ' || kind || ' ' || target || ' stands: ' || error FROM outbox
+UNION ALL SELECT 'task ' || id || ' is ' || state FROM task WHERE state NOT IN ('terminated', 'cancelled')
+"""
+
+
+@dataclass(slots=True)
+class History:
+    seed: int
+    story: list[str]
+    events: int
+    rows: dict[str, int]
+    faults: dict[str, int]
+    violation: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def live(seed: int, url: str, *, make: type[World] = World) -> History:
+    return run_virtually(_live(seed, url, make))
+
+
+async def _live(seed: int, url: str, make: type[World]) -> History:
+    connection = await _connect(url)
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(task_factory)
+    loop.set_exception_handler(lambda _loop, _context: None)
+    world = make(seed, Line(connection))
+    try:
+        await _history(world, connection)
+    except Violation as violation:
+        world.violation = violation
+    for server in world.servers:
+        server.kill()
+    for task in list(world._background):
+        task.cancel()
+    await asyncio.sleep(0)
+    _still(True)
+    await connection.close()
+    violation = "" if world.violation is None else str(world.violation)
+    return History(seed, world.story, world.events, dict(world.rows), dict(world.faults_seen), violation)
+
+
+async def _connect(url: str) -> "asyncpg.Connection[asyncpg.Record]":
+    _still(True)
+    connection = await asyncpg.connect(url, command_timeout=None)
+    await connection.execute(f"TRUNCATE {', '.join(TABLES)} RESTART IDENTITY; ALTER SEQUENCE fence RESTART")
+    _still(False)
+    return connection
+
+
+def _still(querying: bool) -> None:
+    asyncio.get_running_loop().jump.querying = int(querying)  # type: ignore[attr-defined]
+
+
+async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    people = People(world)
+    await world.begin()
+    world.background(_restart(world))
+    world.background(_leases(world))
+    await people.live(world.now() + CHAOS_S)
+    await _heal(world, people)
+    await _settle(world)
+    if world.violation is not None:
+        raise world.violation
+    async with world.line.turn():
+        await world.inspector.at_the_end(connection)
+    _nothing_left(world)
+
+
+async def _restart(world: World) -> None:
+    """A dead server is started again, sooner or later."""
+    while True:
+        await world.pause(1.0, 60.0)
+        for server in world.servers:
+            if not server.alive and (not world.faults or world.dice.random() < 0.5):
+                server.start()
+
+
+async def _leases(world: World) -> None:
+    while True:
+        await asyncio.sleep(1.0)
+        for host in world.hosts.values():
+            if host.alive and not host.frozen:
+                host.check_leases()
+
+
+async def _heal(world: World, people: People) -> None:
+    world.note("--- the faults stop")
+    world.faults = False
+    for host in world.hosts.values():
+        host.thaw()
+        if host.alive:
+            people.heal(host)
+    for run in people.runs:
+        policy_endless = world.programs[run].endless
+        if policy_endless or await world.is_scheduled(run):
+            await world.ask(Change(facts=(of_run(run, StopAsked(by="the end")),)))
+    for id in people.managed:
+        if await world.pick("SELECT id FROM managed_job WHERE state = 'INACTIVE' AND id = $1", id):
+            await world.ask(Change(facts=(of_managed(id, id, CancelAsked()),)))
+
+
+async def _settle(world: World) -> None:
+    """Everything comes to rest by itself."""
+    deadline = world.now() + SETTLE_S
+    while world.violation is None:
+        async with world.line.turn() as connection:
+            unsettled = await connection.fetchval(UNSETTLED)
+        if unsettled is None:
+            return
+        if world.now() > deadline:
+            raise Violation(f"does not settle: {unsettled}")
+        await asyncio.sleep(LOOK_S)
+
+
+def _nothing_left(world: World) -> None:
+    live = {key: hosts for key, hosts in world.processes.items() if hosts}
+    if live:
+        raise Violation(f"processes are left running: {live.keys()}")
+    if world.provider.machines:
+        raise Violation(f"machines are left at the provider: {list(world.provider.machines)}")
+    for host in world.hosts.values():
+        if host.alive and host.tasks:
+            raise Violation(f"host {host.id} still has tasks {list(host.tasks)}")

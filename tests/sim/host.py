@@ -1,0 +1,258 @@
+"""Simulated machines: a shim that lives by the real table, runners, and the programs people run."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from stoker.core import job_facts as job
+from stoker.core import shim_task as shim
+from stoker.core.errors import Unavailable
+from stoker.core.machine import Effect, Event
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+Key = tuple[UUID, int, int]
+"""Run, replica, node: what must never run twice at once."""
+
+
+@dataclass(slots=True)
+class Order:
+    """What a task is given: whose it is, and how its program behaves."""
+
+    job_id: UUID
+    run_id: UUID
+    attempt: int
+    key: Key
+    fence: int
+    docker: bool
+    stop_after_s: float | None
+
+
+@dataclass(slots=True)
+class Task:
+    order: Order
+    record: shim.ShimTask
+    fence: int
+    running: bool = False
+    process: "asyncio.Task[None] | None" = None
+    ended: job.Exited | job.AgentFailed | None = None
+    asked: bool = False
+    polite: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """One machine. `cut`: nobody reaches it. `frozen`: nothing on it moves either."""
+
+    world: "World"
+    id: UUID
+    owned: bool
+    alive: bool = True
+    cut: bool = False
+    frozen: bool = False
+    tasks: dict[UUID, Task] = field(default_factory=dict)
+    fences: dict[UUID, int] = field(default_factory=dict)
+    heard_at: float = 0.0
+
+    @property
+    def reachable(self) -> bool:
+        return self.alive and not self.cut and not self.frozen
+
+    def touch(self) -> None:
+        self.heard_at = self.world.now()
+
+    def fenced(self, job_id: UUID, fence: int) -> bool:
+        """Refuses an order that is older than one it has seen for the same task."""
+        if fence < self.fences.get(job_id, 0):
+            self.world.count("order refused by its fence")
+            return True
+        self.fences[job_id] = fence
+        return False
+
+    def submit(self, order: Order) -> bool:
+        """Submitted again with the same id: the same task, no second container."""
+        if self.fenced(order.job_id, order.fence):
+            return False
+        if order.job_id in self.tasks:
+            self._step(self.tasks[order.job_id], shim.Submitted())
+            return True
+        runtime = shim.Runtime.DOCKER if order.docker else shim.Runtime.PROCESS
+        task = Task(order, shim.submit(order.job_id, runtime, self.world.now()), order.fence)
+        self.tasks[order.job_id] = task
+        self.world.background(self._work(task))
+        return True
+
+    def run(self, job_id: UUID, fence: int) -> bool:
+        """The runner takes the job; until the container runs there is no runner to take it."""
+        if self.fenced(job_id, fence):
+            return False
+        task = self.tasks.get(job_id)
+        if task is None or task.record.state is not shim.S.RUNNING:
+            raise Unavailable("the runner does not answer yet")
+        if not task.running:
+            task.running = True
+            self.world.process_started(self, task.order.key)
+            task.process = self.world.background(self._program(task))
+        return True
+
+    def stop(self, job_id: UUID, fence: int) -> None:
+        if self.fenced(job_id, fence):
+            return
+        task = self.tasks.get(job_id)
+        if task is None or not task.running or task.asked:
+            return
+        task.asked = True
+        if task.polite:
+            self.world.later(self.world.dice.uniform(0.05, 3.0), lambda: self._exit(task, job.Exited(143, signal=15)))
+
+    def remove(self, job_id: UUID, fence: int) -> bool:
+        """True when nothing of the task is left."""
+        if self.fenced(job_id, fence):
+            return True
+        task = self.tasks.get(job_id)
+        if task is None:
+            return True
+        if task.record.state is not shim.S.TERMINATED:
+            self._step(task, shim.TerminateAsked())
+            return False
+        self._step(task, shim.RemovalAsked())
+        del self.tasks[job_id]
+        return True
+
+    def news(self, task: Task) -> Event | None:
+        return task.ended
+
+    def vanish(self) -> None:
+        """The power is off."""
+        self.alive = False
+        for task in self.tasks.values():
+            self._halt(task)
+        self.tasks.clear()
+
+    def thaw(self) -> None:
+        self.frozen = False
+        self.check_leases()
+
+    def check_leases(self) -> None:
+        """The agent's own clock: whoever opted in is stopped when the server has been away too long."""
+        for task in self.tasks.values():
+            limit_s = task.order.stop_after_s
+            if limit_s is not None and task.running and self.world.now() - self.heard_at >= limit_s:
+                self.world.count("agent stopped a job by its own clock")
+                self._exit(task, job.Exited(143, signal=15))
+
+    async def _work(self, task: Task) -> None:
+        """The shim's loop for one task: do what it wishes, tell it what came of that."""
+        while self.alive and task.order.job_id in self.tasks:
+            wishes = shim.wish(task.record)
+            if not wishes:
+                if task.record.state is shim.S.TERMINATED:
+                    return
+                await self.world.pause(0.5, 2.0)
+                continue
+            await self.world.pause(0.02, 0.4)
+            await self._awake()
+            if self.alive:
+                self._do(task, wishes[0])
+
+    def _do(self, task: Task, wish: Effect) -> None:
+        match wish:
+            case shim.Perform(hook=hook):
+                self._perform(task, hook)
+            case shim.Undo(hook=hook):
+                if self.world.chance("undo failed", 0.05):
+                    self._step(task, shim.UndoFailed(hook, "busy"))
+                    return
+                if hook is shim.Hook.CONTAINER:
+                    self._halt(task)
+                self._step(task, shim.Undone(hook))
+
+    def _perform(self, task: Task, hook: shim.Hook) -> None:
+        if self.world.chance("hook failed", 0.01):
+            self._step(task, shim.HookFailed(hook, "no"))
+            self._tell(task, job.AgentFailed(shim.BLAME[hook], "no"))
+            return
+        pulling = task.record.state is shim.S.PULLING
+        if hook is shim.Hook.IMAGE and task.order.docker and not pulling:
+            self._step(task, shim.ImageMissing())
+            self._step(task, shim.PullProgressed(1, 2))
+            return
+        done: dict[shim.Hook, Callable[[], Event]] = {
+            shim.Hook.DIRECTORIES: shim.DirectoriesMade,
+            shim.Hook.VOLUMES: shim.VolumesMounted,
+            shim.Hook.DEVICES: shim.DevicesTaken,
+            shim.Hook.IMAGE: shim.ImageReady,
+            shim.Hook.NETWORK: shim.NetworkReady,
+            shim.Hook.CONTAINER: shim.Started,
+        }
+        self._step(task, done[hook]())
+
+    async def _program(self, task: Task) -> None:
+        program = self.world.program(task.order.key)
+        task.polite = not self.world.chance("program ignores SIGTERM", 0.1)
+        await self.world.pause(program.least_s, program.most_s)
+        await self._awake()
+        if self.alive and not program.endless:
+            self._exit(task, program.ends(self.world.dice))
+        while program.endless and self.alive and task.running:
+            await self.world.pause(60.0, 60.0)
+
+    async def _awake(self) -> None:
+        while self.frozen and self.alive:
+            await self.world.pause(5.0, 5.0)
+
+    def _exit(self, task: Task, exited: job.Exited) -> None:
+        if self.frozen:
+            self.world.later(5.0, lambda: self._exit(task, exited))
+            return
+        if not task.running or task.ended is not None or not self.alive:
+            return
+        self._halt(task)
+        self._step(task, shim.Exited(exited.exit_code, oom=exited.oom))
+        self._tell(task, exited)
+
+    def _halt(self, task: Task) -> None:
+        if task.running:
+            task.running = False
+            self.world.process_ended(self, task.order.key)
+        if task.process is not None and task.process is not asyncio.current_task():
+            task.process.cancel()
+
+    def _tell(self, task: Task, event: job.Exited | job.AgentFailed) -> None:
+        if task.ended is None:
+            task.ended = event
+        if self.reachable:
+            self.world.post_job(task.order.job_id, task.order.run_id, task.order.attempt, event)
+
+    def _step(self, task: Task, event: Event) -> None:
+        step = shim.SHIM_TASK.step(task.record, event, self.world.now())
+        task.record = step.record
+        self.world.visited("shim task", step.row)
+
+
+EXITS = ((0, 60), (1, 14), (42, 8), (137, 4), (2, 3))
+
+
+@dataclass(slots=True)
+class Program:
+    """How the program of a run behaves."""
+
+    least_s: float
+    most_s: float
+    endless: bool = False
+    certain: bool = False
+
+    def ends(self, dice: random.Random) -> job.Exited:
+
+        if self.certain:
+            return job.Exited(0)
+        code = dice.choices([code for code, _ in EXITS], [weight for _, weight in EXITS])[0]
+        if code == 137:
+            return job.Exited(137, signal=9, oom=dice.random() < 0.5)
+        return job.Exited(code, setup=code == 2)
+
+

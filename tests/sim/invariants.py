@@ -1,0 +1,130 @@
+"""The invariants of lifecycles §8, looked at after every commit."""
+
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from stoker.core.instance import INSTANCE
+from stoker.core.job import JOB
+from stoker.core.managed_job import MANAGED_JOB
+from stoker.core.managed_task import ENDED
+from stoker.core.run import RUN
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+MAX_LAUNCHING, MAX_ALIVE = 2, 4
+
+NEWS = "SELECT seq, kind, id, source, target, event FROM journal WHERE seq > $1 ORDER BY seq"
+
+TABLES = """
+SELECT 'run', id, state FROM run
+UNION ALL SELECT 'job', id, state FROM job
+UNION ALL SELECT 'instance', id, state FROM instance
+UNION ALL SELECT 'managed_job', id, state FROM managed_job
+UNION ALL SELECT 'managed_task', id, state FROM managed_task
+"""
+
+BROKEN = """
+SELECT 'the tally of run ' || run.id || ' is ' || run.tally::text || ', counted ' || counted.tally::text
+FROM run JOIN LATERAL (
+    SELECT ARRAY[
+        count(*) FILTER (WHERE latest AND job.state = 'SUBMITTED'),
+        count(*) FILTER (WHERE latest AND job.state IN ('PROVISIONING', 'PULLING')),
+        count(*) FILTER (WHERE latest AND job.state = 'RUNNING'),
+        count(*) FILTER (WHERE latest AND fate = 'done'),
+        count(*) FILTER (WHERE latest AND fate = 'retry'),
+        count(*) FILTER (WHERE latest AND fate = 'failed'),
+        count(*) FILTER (WHERE latest AND fate = 'exhausted'),
+        count(*) FILTER (WHERE latest AND fate = 'limit'),
+        count(*) FILTER (WHERE latest AND fate = 'gone'),
+        count(*) FILTER (WHERE latest AND fate = 'stopped'),
+        count(*) FILTER (WHERE job.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED'))
+    ]::int[] AS tally FROM job WHERE run_id = run.id
+) AS counted ON true
+WHERE run.tally[1:11] <> counted.tally
+UNION ALL
+SELECT 'run ' || run.id || ' has finished before its job ' || job.id
+FROM run JOIN job ON job.run_id = run.id
+WHERE run.state IN ('TERMINATED', 'FAILED', 'DONE') AND job.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+UNION ALL
+SELECT 'two live submissions of ' || run_id || ' replica ' || replica || ' node ' || node
+FROM job WHERE instance_id IS NOT NULL AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+GROUP BY run_id, replica, node HAVING count(*) > 1
+UNION ALL
+SELECT 'instance ' || instance.id || ' is held by ' || held.key || ', which does not live there'
+FROM instance CROSS JOIN LATERAL jsonb_each(held) AS held
+LEFT JOIN job ON job.id = held.key::uuid AND job.instance_id = instance.id
+WHERE job.id IS NULL OR job.state IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+   OR job.blocks <> ARRAY(SELECT jsonb_array_elements_text(held.value)::int)
+UNION ALL
+SELECT 'job ' || job.id || ' holds nothing of its instance'
+FROM job JOIN instance ON instance.id = job.instance_id
+WHERE job.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED') AND instance.state <> 'TERMINATED'
+  AND NOT instance.held ? job.id::text
+UNION ALL
+SELECT 'instance ' || id || ' is ' || state || ' and holds ' || held::text
+FROM instance WHERE state IN ('IDLE', 'TERMINATED') AND held <> '{}' OR state = 'BUSY' AND held = '{}'
+UNION ALL
+SELECT 'job ' || id || ' ended before its cleanup: ' || cleanup FROM job
+WHERE state IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED') AND cleanup <> 'release'
+UNION ALL
+SELECT 'slots: ' || launching || ' launching, ' || alive || ' alive'
+FROM (
+    SELECT count(*) FILTER (WHERE state = 'LAUNCHING') AS launching, count(*) FILTER (WHERE live_runs > 0) AS alive
+    FROM managed_job
+) AS counts
+WHERE launching > $1 OR alive > $2
+UNION ALL
+SELECT 'two runs are out for managed task ' || owner_id FROM run
+WHERE owner_id IS NOT NULL AND state NOT IN ('TERMINATED', 'FAILED', 'DONE') GROUP BY owner_id HAVING count(*) > 1
+"""
+
+FINISHED = {
+    "run": {state.value for state in RUN.finished},
+    "job": {state.value for state in JOB.finished},
+    "instance": {state.value for state in INSTANCE.finished},
+    "managed_job": {state.value for state in MANAGED_JOB.finished},
+    "managed_task": {state.value for state in ENDED},
+}
+ASSIGNED_FROM = {"run": {"TERMINATING"}, "job": {"TERMINATING"}, "instance": {"TERMINATING"}}
+
+
+class Violation(AssertionError):
+    pass
+
+
+class Inspector:
+    """Replays the journal beside the tables: they must tell the same story."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.seq = 0
+        self.mirror: dict[Any, str] = {}
+
+    async def after_commit(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        news = await connection.fetch(NEWS, self.seq)
+        for row in news:
+            self.seq = row["seq"]
+            self._replay(row)
+        if news:
+            broken = await connection.fetchval(BROKEN, MAX_LAUNCHING, MAX_ALIVE)
+            if broken is not None:
+                raise Violation(broken)
+
+    def _replay(self, row: asyncpg.Record) -> None:
+        kind, id, source, target = row["kind"], row["id"], row["source"], row["target"]
+        if self.mirror.get(id) != source:
+            raise Violation(f"{kind} {id}: the journal goes from {source}, it was {self.mirror.get(id)}")
+        if source != target:
+            if source in FINISHED[kind]:
+                raise Violation(f"{kind} {id} had finished as {source} and became {target} by {row['event']}")
+            if target in FINISHED[kind] and kind in ASSIGNED_FROM and source not in ASSIGNED_FROM[kind]:
+                raise Violation(f"{kind} {id} became {target} from {source}, not from the terminating phase")
+        self.mirror[id] = target
+
+    async def at_the_end(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        """The whole journal, replayed, is the tables."""
+        for kind, id, state in await connection.fetch(TABLES):
+            if self.mirror.get(id) != state:
+                raise Violation(f"{kind} {id} is {state}, its journal says {self.mirror.get(id)}")

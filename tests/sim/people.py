@@ -1,0 +1,216 @@
+"""What people and bad luck do while the world runs."""
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from stoker.core import instance as inst
+from stoker.core import job_facts as job
+from stoker.core.family import found
+from stoker.core.gang import OnNoCapacity
+from stoker.core.ids import InstanceId, ManagedJobId, ProjectId, RunId
+from stoker.core.managed_job import Submitted, TaskWanted, create
+from stoker.core.managed_task import CancelAsked, ControllerBroke
+from stoker.core.policy import Disconnect, Policy, StopCriteria
+from stoker.core.reason import JobReason, RetryEvent, RunReason
+from stoker.core.resources import parse_request
+from stoker.core.retry import Retry
+from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, StopAsked
+from stoker.core.schedule import parse_schedule
+from stoker.engine.change import Change, ManagedBirth, RunBirth, of_instance, of_managed, of_run
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+PROJECT = ProjectId(UUID(int=1))
+MANAGED_SPEC = '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 5.0}}'
+
+
+class People:
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.runs: list[RunId] = []
+        self.services: list[RunId] = []
+        self.managed: list[ManagedJobId] = []
+        self.names = 0
+
+    async def live(self, until_s: float) -> None:
+        """Acts at random moments until the time is over."""
+        dice, world = self.world.dice, self.world
+        acts: list[tuple[Any, int]] = [
+            (self.submit, 30), (self.submit_managed, 8), (self.stop, 8), (self.abort, 6), (self.scale, 10),
+            (self.break_run, 1), (self.cordon, 3), (self.drain, 2), (self.delete, 2), (self.preempt, 6),
+            (self.cut, 6), (self.freeze, 3), (self.kill, 4), (self.cancel_managed, 4), (self.break_controller, 1),
+            (self.limit, 2),
+        ]  # fmt: skip
+        while world.now() < until_s and world.violation is None:
+            await world.pause(2.0, 25.0)
+            act = dice.choices([act for act, _ in acts], [weight for _, weight in acts])[0]
+            await act()
+
+    async def submit(self) -> None:
+        world = self.world
+        policy = self.policy()
+        self.names += 1
+        run = found(RunId(world.new_id()), PROJECT, f"run-{self.names}", policy, world.now())
+        world.know_run(run.id, policy)
+        request = parse_request({"cpu": world.dice.choice((1, 1, 1, 2, 4))})
+        world.note(f"submits {str(run.id)[-6:]}: {policy.to_json()}")
+        self.runs.append(run.id)
+        if policy.service:
+            self.services.append(run.id)
+        await world.ask(Change(runs=(RunBirth(run, request),)))
+
+    def policy(self) -> Policy:
+        dice = self.world.dice
+        kind = dice.choices(("task", "array", "gang", "service", "cron"), (40, 20, 20, 15, 8))[0]
+        chosen: dict[str, Any] = {
+            "retry": self.retry(),
+            "priority": dice.choice((10, 50, 90)),
+            "stop_duration_s": dice.choice((0.0, 5.0, 30.0)),
+            "on_no_capacity": dice.choice((OnNoCapacity.QUEUE, OnNoCapacity.QUEUE, OnNoCapacity.FAIL)),
+            "disconnect": dice.choice((None, None, Disconnect(60.0, 120.0))),
+            "max_duration_s": dice.choice((None, None, 60.0)),
+            "start_timeout_s": dice.choice((None, None, None, 120.0)),
+            "waiting_instance_s": dice.choice((60.0, 600.0)),
+            "waiting_runner_s": dice.choice((30.0, 600.0)),
+            "detach_limit_s": 40.0,
+            "volumes": dice.random() < 0.2,
+        }
+        if kind == "array":
+            chosen["replicas"] = dice.randint(2, 6)
+        elif kind == "gang":
+            chosen |= {"nodes": 2, "replicas": dice.randint(1, 2)}
+            chosen["stop_criteria"] = dice.choice((StopCriteria.ALL_DONE, StopCriteria.MASTER_DONE))
+        elif kind == "service":
+            chosen |= {"service": True, "replicas": dice.randint(0, 2), "max_duration_s": None}
+        elif kind == "cron":
+            overlap = dice.choice(("skip", "queue"))
+            chosen["schedule"] = parse_schedule("*/3 * * * *", overlap=overlap)
+        return Policy(**chosen)
+
+    def retry(self) -> Retry | None:
+        dice = self.world.dice
+        if dice.random() < 0.35:
+            return None
+        events = frozenset(event for event in RetryEvent if dice.random() < 0.75)
+        duration_s = dice.choice((None, None, 100.0, 1000.0))
+        attempts = dice.choice((None, 2, 3))
+        return Retry(events, duration_s, attempts, frozenset({42}) if dice.random() < 0.5 else frozenset())
+
+    async def submit_managed(self) -> None:
+        world, dice = self.world, self.world.dice
+        names = [f"t{number}" for number in range(dice.randint(1, 4))]
+        wanted = [
+            TaskWanted(
+                name,
+                tuple(before for before in names[:place] if dice.random() < 0.4) if dice.random() < 0.8 else (),
+                has_commands=dice.random() < 0.85,
+                max_restarts_on_errors=dice.choice((0, 1, 3)),
+                recover_on_exit_codes=frozenset({42}),
+            )
+            for place, name in enumerate(names)
+        ]
+        id = ManagedJobId(world.new_id())
+        aggregate = create(id, PROJECT, f"managed-{len(self.managed)}", wanted, world.now(), dice.choice((0, 5)))
+        specs = {task.id: MANAGED_SPEC for task in aggregate.tasks}
+        self.managed.append(id)
+        await world.ask(Change(managed=(ManagedBirth(aggregate, specs),)))
+        if dice.random() < 0.95:
+            await world.ask(Change(facts=(of_managed(id, id, Submitted()),)))
+
+    async def stop(self) -> None:
+        if self.runs:
+            run = self.world.dice.choice(self.runs)
+            self.world.note(f"stops {str(run)[-6:]}")
+            await self.world.ask(Change(facts=(of_run(run, StopAsked(by="ann")),)))
+            if self.world.dice.random() < 0.4:
+                await self.world.pause(0.1, 10.0)
+                await self.world.ask(Change(facts=(of_run(run, AbortAsked(by="ann")),)))
+
+    async def abort(self) -> None:
+        if self.runs:
+            run = self.world.dice.choice(self.runs)
+            await self.world.ask(Change(facts=(of_run(run, AbortAsked(by="bob")),)))
+
+    async def scale(self) -> None:
+        if self.services:
+            run = self.world.dice.choice(self.services)
+            wanted = self.world.dice.choice((0, 0, 1, 2, 3))
+            await self.world.ask(Change(facts=(of_run(run, ReplicasWanted(wanted)),)))
+
+    async def break_run(self) -> None:
+        if self.runs:
+            run = self.world.dice.choice(self.runs)
+            await self.world.ask(Change(facts=(of_run(run, Broke(RunReason.SERVER_ERROR)),)))
+
+    async def cancel_managed(self) -> None:
+        if self.managed:
+            id = self.world.dice.choice(self.managed)
+            await self.world.ask(Change(facts=(of_managed(id, id, CancelAsked(by="ann")),)))
+
+    async def break_controller(self) -> None:
+        if self.managed:
+            id = self.world.dice.choice(self.managed)
+            task = await self.world.pick("SELECT id FROM managed_task WHERE managed_job_id = $1 ORDER BY index", id)
+            if task is not None:
+                await self.world.ask(Change(facts=(of_managed(task, id, ControllerBroke("oops")),)))
+
+    async def limit(self) -> None:
+        row = await self.world.pick_row("SELECT id, run_id, attempt FROM job WHERE state = 'RUNNING' ORDER BY id")
+        if row is not None:
+            event = job.LimitExceeded(JobReason.TERMINATED_DUE_TO_UTILIZATION_POLICY)
+            self.world.post_job(row["id"], row["run_id"], row["attempt"], event)
+
+    # Machines.
+
+    async def _instance(self, owned: bool | None = None) -> InstanceId | None:
+        condition = "" if owned is None else f" AND owned = {owned}"
+        found = await self.world.pick(f"SELECT id FROM instance WHERE state <> 'TERMINATED'{condition} ORDER BY id")
+        return None if found is None else InstanceId(found)
+
+    async def cordon(self) -> None:
+        if (id := await self._instance()) is not None:
+            await self.world.ask(Change(facts=(of_instance(id, inst.CordonAsked(True)),)))
+            await self.world.pause(5.0, 60.0)
+            await self.world.ask(Change(facts=(of_instance(id, inst.CordonAsked(False)),)))
+
+    async def drain(self) -> None:
+        if (id := await self._instance(owned=False)) is not None:
+            deadline_at = self.world.now() + self.world.dice.choice((0.0, 60.0))
+            await self.world.ask(Change(facts=(of_instance(id, inst.DrainAsked(deadline_at)),)))
+
+    async def delete(self) -> None:
+        if (id := await self._instance(owned=False)) is not None:
+            force = self.world.dice.random() < 0.7
+            await self.world.ask(Change(facts=(of_instance(id, inst.DeleteAsked(force)),)))
+
+    async def preempt(self) -> None:
+        if self.world.provider.machines:
+            self.world.count("machine preempted")
+            tag = self.world.dice.choice(list(self.world.provider.machines))
+            self.world.provider.preempt(tag, self.world.dice.choice((0.0, 0.0, 30.0)))
+
+    async def cut(self) -> None:
+        """A host out of reach for a short while or for long, and back again."""
+        if hosts := [host for host in self.world.hosts.values() if host.alive and not host.cut]:
+            host = self.world.dice.choice(hosts)
+            host.cut = True
+            self.world.count("host cut off")
+            self.world.later(self.world.dice.choice((10.0, 60.0, 200.0, 1500.0)), lambda: self.heal(host))
+
+    async def freeze(self) -> None:
+        if hosts := [host for host in self.world.hosts.values() if host.alive and not host.frozen]:
+            host = self.world.dice.choice(hosts)
+            host.frozen = True
+            self.world.count("host frozen")
+            self.world.later(self.world.dice.choice((10.0, 60.0, 300.0)), host.thaw)
+
+    def heal(self, host: Any) -> None:
+        host.check_leases()
+        host.cut = False
+
+    async def kill(self) -> None:
+        server = self.world.dice.choice(self.world.servers)
+        if server.alive:
+            self.world.count("replica killed")
+            server.kill()

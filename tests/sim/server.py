@@ -1,0 +1,100 @@
+"""A replica that can be killed: the real engine, on a connection and a network that may fail it."""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, Any
+
+from stoker.core.errors import StokerError
+from stoker.engine.batch import Batch
+from stoker.engine.engine import Engine, Settings
+from tests.sim.agents import Agents
+from tests.sim.database import Killed, SimDatabase
+from tests.sim.watch import Watch
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+PERIOD_S = 30.0
+HEARTBEAT_S = 15.0
+DEAD_AFTER_S = 50.0
+
+_current: ContextVar["Server | None"] = ContextVar("server", default=None)
+
+
+class Server:
+    """One name; each start of it is a new life with a new engine."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world, self.name = world, name
+        self.alive = False
+        self.engine: Engine | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Work that dies with this life."""
+        context = copy_context()
+        context.run(_current.set, self)
+        asyncio.get_running_loop().create_task(self._contained(work), context=context)
+
+    async def _contained(self, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await work
+        except (Killed, StokerError):
+            return
+
+    def start(self) -> None:
+        self.alive = True
+        self.world.note(f"server {self.name} starts")
+        self.spawn(self._life())
+
+    async def _life(self) -> None:
+        world = self.world
+        database = SimDatabase(world, self, world.line, world.check)
+        settings = Settings(
+            self.name, max_launching=2, max_alive=4, heartbeat_s=HEARTBEAT_S, dead_after_s=DEAD_AFTER_S,
+            period_s=PERIOD_S, lanes=1, listens=False,
+        )  # fmt: skip
+        agents = Agents(world, database)
+        dice = random.Random(world.dice.getrandbits(32))
+        engine = Engine(database, settings, agents.performers(), merchant=world.provider, clock=world.clock, dice=dice)
+        agents.engine = engine
+        engine.listeners.append(self._committed)
+        engine.add_loop("watch", Watch(world, database, engine).once, PERIOD_S)
+        for name, once in world.extra_loops(database, engine).items():
+            engine.add_loop(name, once, PERIOD_S)
+        while True:
+            try:
+                await engine.start()
+            except StokerError:
+                await asyncio.sleep(1.0)
+            else:
+                self.engine = engine
+                return
+
+    def kill(self) -> None:
+        """As by SIGKILL: nothing of it runs any more, nothing is handed back."""
+        if not self.alive:
+            return
+        self.world.note(f"server {self.name} is killed")
+        self.alive = False
+        self.engine = None
+        current = asyncio.current_task()
+        for task in list(self._tasks):
+            if task is not current:
+                task.cancel()
+        self._tasks.clear()
+
+    def _committed(self, batch: Batch) -> None:
+        self.world.committed(self, batch)
+
+
+def task_factory(loop: asyncio.AbstractEventLoop, work: Any, context: Any = None) -> asyncio.Task[Any]:
+    """Remembers which replica a task belongs to, so that killing one ends all it was doing."""
+    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
+    server = context.get(_current) if context is not None else _current.get()
+    if server is not None:
+        server._tasks.add(task)
+        task.add_done_callback(server._tasks.discard)
+    return task

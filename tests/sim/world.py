@@ -1,0 +1,250 @@
+"""One seed, one history: two replicas, hosts, a provider and people, among faults that the seed decides."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from stoker.core.block import Blocks
+from stoker.core.errors import Conflict, NotFound, StokerError
+from stoker.core.ids import InstanceId, JobId, RunId, uuid7
+from stoker.core.instance import Instance
+from stoker.core.machine import Event, Row
+from stoker.core.policy import Policy
+from stoker.core.resources import Capacity
+from stoker.engine.batch import Batch
+from stoker.engine.change import Change, Fact, of_instance, of_job
+from stoker.engine.engine import Engine
+from stoker.engine.loop import Once
+from stoker.store.database import Database
+from tests.sim.database import Killed, Line
+from tests.sim.host import Host, Key, Program
+from tests.sim.invariants import Inspector, Violation
+from tests.sim.provider import Provider
+from tests.sim.server import Server
+
+EPOCH = 1_800_000_000.0
+"""A Friday in 2027; the virtual clock starts here."""
+OWNED_HOSTS = 2
+
+
+class WorldClock:
+    def now(self) -> float:
+        return EPOCH + asyncio.get_running_loop().time()
+
+
+class World:
+    def __init__(self, seed: int, line: Line, *, faults: bool = True) -> None:
+        self.seed, self.line, self.faults = seed, line, faults
+        self.dice = random.Random(seed)
+        self.clock = WorldClock()
+        self.story: list[str] = []
+        self.rows: Counter[str] = Counter()
+        self.faults_seen: Counter[str] = Counter()
+        self.events = 0
+        self.idle_duration_s = 120.0
+        self.hosts: dict[UUID, Host] = {}
+        self.owned: set[UUID] = set()
+        self.processes: dict[Key, list[Host]] = {}
+        self.programs: dict[UUID, Program] = {}
+        self.provider = Provider(self)
+        self.servers = [Server(self, "a"), Server(self, "b")]
+        self.inspector = Inspector(self)
+        self.violation: Violation | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        self._outside = copy_context()
+        """No replica's: what the world starts while a replica calls it does not die with that replica."""
+
+    # Time and chance.
+
+    def now(self) -> float:
+        return self.clock.now()
+
+    def chance(self, fault: str, probability: float) -> bool:
+        """Does this fault happen here? Named, so that a campaign can say which were visited."""
+        if not self.faults or self.dice.random() >= probability:
+            return False
+        self.count(fault)
+        return True
+
+    def count(self, fault: str) -> None:
+        self.faults_seen[fault] += 1
+        self.note(f"! {fault}")
+
+    async def pause(self, least_s: float, most_s: float) -> None:
+        await asyncio.sleep(self.dice.uniform(least_s, most_s))
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(delay_s, act, context=self._outside)
+
+    def background(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Work of the world itself, which no replica's death ends."""
+        task = asyncio.get_running_loop().create_task(work, context=self._outside.copy())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    def new_id(self) -> UUID:
+        return uuid7(self.now(), self.dice.getrandbits(80))
+
+    # The story.
+
+    def note(self, line: str) -> None:
+        self.story.append(f"{asyncio.get_running_loop().time():9.2f} {line}")
+
+    def visited(self, machine: str, row: Row | None) -> None:
+        if row is not None:
+            self.rows[f"{machine}: {row.name}"] += 1
+            self.events += 1
+
+    def committed(self, server: Server, batch: Batch) -> None:
+        for moved in batch.moved:
+            self.visited(moved.kind.replace("_", " "), moved.row)
+            if moved.row is not None and moved.before.state is not moved.after.state:
+                name = f"{moved.kind} {str(moved.after.id)[-6:]}"
+                event = type(moved.event).__name__
+                self.note(f"[{server.name}] {name} {moved.before.state} -> {moved.after.state}: {event} {moved.note}")
+        for other in self.servers:
+            if other is not server and batch.hints and not self.chance("hint lost", 0.2):
+                delay_s = self.dice.uniform(0.001, 2.0)
+                self.later(delay_s, lambda other=other, hints=batch.hints: self._hint(other, hints))  # type: ignore[misc]
+
+    @staticmethod
+    def _hint(server: Server, hints: frozenset[str]) -> None:
+        if server.engine is not None:
+            for name in sorted(hints):
+                server.engine.wake(name)
+
+    async def check(self) -> None:
+        """After every commit. A violation ends the history; what comes after it means nothing."""
+        if self.violation is None:
+            try:
+                await self.inspector.after_commit(self.line.connection)
+            except Violation as violation:
+                self.note(f"VIOLATION {violation}")
+                self.violation = violation
+
+    # What hosts and programs tell.
+
+    def know_run(self, run_id: UUID, policy: Policy) -> None:
+        if run_id not in self.programs:
+            length_s = self.dice.choice((1.0, 5.0, 30.0, 120.0, 900.0))
+            self.programs[run_id] = Program(length_s / 2, length_s, endless=policy.service)
+
+    def program(self, key: Key) -> Program:
+        return self.programs[key[0]]
+
+    def process_started(self, host: Host, key: Key) -> None:
+        others = [other for other in self.processes.get(key, []) if not other.frozen]
+        if others and self.violation is None:
+            self.violation = Violation(f"{key[0]} replica {key[1]} node {key[2]} runs twice at once")
+        self.processes.setdefault(key, []).append(host)
+
+    def process_ended(self, host: Host, key: Key) -> None:
+        self.processes[key].remove(host)
+
+    @staticmethod
+    def about(attempt: int, event: Event) -> Event:
+        return replace(event, attempt=attempt)
+
+    def post_job(self, job_id: UUID, run_id: UUID, attempt: int, event: Event) -> None:
+        self.post(of_job(JobId(job_id), RunId(run_id), self.about(attempt, event)))
+
+    def post_instance(self, id: UUID, event: Event) -> None:
+        self.post(of_instance(InstanceId(id), event))
+
+    def post(self, fact: Fact) -> None:
+        """News on its way to whichever replica is there: lost, doubled, late, in any order."""
+        if self.chance("news lost", 0.1):
+            return
+        copies = 2 if self.chance("news doubled", 0.1) else 1
+        for _ in range(copies):
+            delay_s = self.dice.uniform(0.01, 0.5)
+            if self.chance("news delayed", 0.1):
+                delay_s = self.dice.uniform(5.0, 120.0)
+            self.later(delay_s, lambda: self._deliver(fact))
+
+    def _deliver(self, fact: Fact) -> None:
+        living = [server for server in self.servers if server.engine is not None]
+        if living:
+            server = self.dice.choice(living)
+            server.spawn(self.tell(server, fact))
+
+    async def tell(self, server: Server, fact: Fact) -> None:
+        assert server.engine is not None
+        try:
+            await server.engine.commit(Change(facts=(fact,)))
+        except Conflict as error:
+            self.refused(fact, error)
+        except NotFound:
+            return
+
+    def refused(self, fact: Fact, error: StokerError) -> None:
+        """No true news may ever be refused: a table that has no answer to it has a hole."""
+        if self.violation is None:
+            self.violation = Violation(f"news refused: {error} {fact}")
+            self.note(f"VIOLATION {self.violation}")
+
+    # Looking.
+
+    async def pick_row(self, query: str, *args: object) -> Any:
+        """One of the rows, or None; people look at what there is before they act."""
+        async with self.line.turn() as connection:
+            rows = await connection.fetch(query, *args)
+        return self.dice.choice(rows) if rows else None
+
+    async def pick(self, query: str, *args: object) -> UUID | None:
+        row = await self.pick_row(query, *args)
+        return None if row is None else row["id"]
+
+    async def is_scheduled(self, run_id: UUID) -> bool:
+        return bool(await self.pick("SELECT id FROM run WHERE id = $1 AND policy ? 'schedule'", run_id))
+
+    # Beginning.
+
+    def extra_loops(self, database: Database, engine: Engine) -> dict[str, Once]:
+        return {}
+
+    async def begin(self) -> None:
+        for server in self.servers:
+            server.start()
+        for _ in range(OWNED_HOSTS):
+            id = InstanceId(self.new_id())
+            self.owned.add(id)
+            self.hosts[id] = Host(self, id, owned=True)
+            blocks = Blocks(Capacity(cpu=4, memory_mb=8192, disk_mb=10_000), 4)
+            instance = Instance(id, None, "owned", blocks, entered_at=self.now(), owned=True)
+            await self.ask(Change(instances=(instance,)))
+
+    async def ask(self, change: Change) -> None:
+        """A person's request: said again until it is answered, by whichever replica is there."""
+        while self.violation is None:
+            living = [server for server in self.servers if server.engine is not None]
+            if living:
+                server = self.dice.choice(living)
+                answered = asyncio.get_running_loop().create_future()
+                server.spawn(self._asked(server, change, answered))
+                try:
+                    async with asyncio.timeout(90.0):
+                        await answered
+                    return
+                except (TimeoutError, StokerError, Killed):
+                    pass
+            await asyncio.sleep(1.0)
+
+    async def _asked(self, server: Server, change: Change, answered: "asyncio.Future[None]") -> None:
+        assert server.engine is not None
+        try:
+            await server.engine.commit(change)
+        except (Conflict, NotFound):
+            pass
+        except StokerError as error:
+            if not answered.done():
+                answered.set_exception(error)
+            return
+        if not answered.done():
+            answered.set_result(None)

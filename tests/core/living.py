@@ -157,6 +157,8 @@ def check_family(family: Family) -> None:
     latest = Counter((job.replica, job.node) for job in jobs if job.latest)
     assert set(latest.values()) <= {1}
     assert len({(job.replica, job.node, job.attempt) for job in jobs}) == len(jobs)
+    tries = {(job.replica, job.attempt) for job in jobs if job.latest}
+    assert len(tries) == len({replica for replica, _ in tries}), "a replica is tried again as a whole"
     if run.state in RUN_FINISHED:
         assert all(job.state in FINISHED for job in jobs)
     for job in jobs:

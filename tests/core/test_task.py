@@ -78,7 +78,7 @@ def test_each_pair_is_a_row_stale_or_refused() -> None:
         ),
         # An open edge ends in an inactive or cancelled task, so these would mean that a count is wrong.
         *((state, "Released") for state in ("RUNNING", "PENDING_CANCELLATION", "TERMINATED")),
-        *((state, "DependencyFailed") for state in ("RUNNING", "PENDING_CANCELLATION", "TERMINATED")),
+        *((state, "DependencyFailed") for state in ("AVAILABLE", "RUNNING", "PENDING_CANCELLATION", "TERMINATED")),
         *((state, "ContinuationChanged") for state in ("PENDING_CANCELLATION", "TERMINATED", "CANCELLED")),
         # A worker stops what it was asked to stop, and nothing else.
         ("RUNNING", "Stopped"),
@@ -179,6 +179,24 @@ def test_final_failure_cancels_transitively() -> None:
     made = graph((A, B), (B, C), (C, D))
     made.news(ANN, claimed(made), Ended(None), NOW)
     assert states(made) == [TERMINATED, CANCELLED, CANCELLED, CANCELLED]
+
+
+def test_no_dependency_of_an_available_task_is_left_that_could_fail() -> None:
+    """Why (AVAILABLE, DependencyFailed) is refused: all that named it has succeeded, and nobody may name it now.
+
+    Lifecycles §7 says that a failed dependency cancels what is inactive or available; by invariant 5 the second of
+    these cannot meet one, so to hear of it would mean that a count is wrong.
+    """
+    made = graph((A, C), (B, C))
+    for _ in (A, B):
+        made.news(ANN, claimed(made), Ended(0), NOW)
+    assert states(made) == [TERMINATED, TERMINATED, AVAILABLE]
+    assert {edge.source for edge in made.edges if made.tasks[edge.source].state not in ENDED} == set()
+    made.create([Task(D, AVAILABLE, NOW)], [], NOW)
+    with pytest.raises(Conflict):
+        made.add_continuations([Edge(D, C)], NOW)
+    with pytest.raises(Refused):
+        TASK.step(made.tasks[C], DependencyFailed(), NOW)
 
 
 def test_a_dependency_that_ends_after_its_continuation_was_cancelled_changes_nothing() -> None:

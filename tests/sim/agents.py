@@ -1,6 +1,6 @@
 """What a replica does to the outside: the performers, over a network that loses, doubles and delays."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -10,6 +10,7 @@ from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
 from stoker.core.instance import Destroy, Destroyed, Launch, Launched, Refused
 from stoker.core.machine import Event
 from stoker.core.managed_task import Impossible, Lack, LaunchRun, ManagedTaskId
+from stoker.core.run_facts import TellOwner
 from stoker.engine.change import Change, of_instance, of_job, of_managed
 from stoker.engine.engine import Engine
 from stoker.engine.tell import Teller
@@ -32,8 +33,8 @@ FROM job JOIN run ON run.id = job.run_id WHERE job.id = $1
 
 
 class Agents:
-    def __init__(self, world: "World", database: Database) -> None:
-        self.world, self.database = world, database
+    def __init__(self, world: "World", database: Database, thawed: Callable[[], Awaitable[None]]) -> None:
+        self.world, self.database, self.thawed = world, database, thawed
         self.engine: Engine | None = None
 
     def performers(self) -> dict[Any, Any]:
@@ -47,6 +48,7 @@ class Agents:
             Launch: self.launch,
             Destroy: self.destroy,
             LaunchRun: self.launch_run,
+            TellOwner: self.tell_owner,
         }
 
     async def start_task(self, errand: Errand, effect: job.StartTask) -> Change:
@@ -115,19 +117,31 @@ class Agents:
             self.world.know_run(birth.run.id, birth.run.policy)
         return change
 
+    async def tell_owner(self, errand: Errand, effect: TellOwner) -> Change:
+        """A replica that was thought dead may still say what another one has said long ago."""
+        assert self.engine is not None
+        change = await Teller(self.database, self.world.clock, self.engine.committer).tell_owner(errand, effect)
+        for fact in change.facts:
+            if self.world.chance("news doubled", 0.2):
+                self.world.later(self.world.dice.uniform(1.0, 120.0), lambda fact=fact: self.world.deliver(fact))  # type: ignore[misc]
+        return change
+
     async def call(self, host: Host, act: Callable[[], T]) -> T:
         """One request to an agent; every part of the way may fail, and the act may happen twice."""
         world = self.world
         await world.pause(0.01, 1.0)
+        if world.chance("message delayed", 0.02):
+            await world.pause(5.0, 60.0)
+        await self.thawed()
         if world.chance("message lost", 0.03) or not host.reachable:
             raise Unavailable("the agent does not answer")
         host.touch()
         answer = act()
         if world.chance("message doubled", 0.03):
             answer = act()
-        if world.chance("message delayed", 0.05):
-            await world.pause(5.0, 60.0)
         await world.pause(0.01, 1.0)
+        if world.chance("answer delayed", 0.03):
+            await world.pause(5.0, 60.0)
         if world.chance("answer lost", 0.03) or not host.reachable:
             raise Unavailable("the agent's answer was lost")
         return answer

@@ -47,6 +47,7 @@ class SimDatabase(Database):
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
+        await self._server.thawed()
         self._alive()
         async with self._line.turn() as connection:
             self._alive()
@@ -56,6 +57,7 @@ class SimDatabase(Database):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
+        await self._server.thawed()
         self._alive()
         async with self._line.turn() as connection:
             self._alive()

@@ -16,7 +16,7 @@ from tests.sim.server import task_factory
 from tests.sim.vloop import run as run_virtually
 from tests.sim.world import World
 
-CHAOS_S = 900.0
+CHAOS_S = 240.0
 SETTLE_S = 4 * 3600.0
 LOOK_S = 20.0
 
@@ -86,6 +86,7 @@ async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]
     await world.begin()
     world.background(_restart(world))
     world.background(_leases(world))
+    world.background(world.swarm.live())
     await people.live(world.now() + CHAOS_S)
     await _heal(world, people)
     await _settle(world)
@@ -93,6 +94,7 @@ async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]
         raise world.violation
     async with world.line.turn():
         await world.inspector.at_the_end(connection)
+        await world.swarm.at_the_end(connection)
     _nothing_left(world)
 
 
@@ -116,6 +118,7 @@ async def _leases(world: World) -> None:
 async def _heal(world: World, people: People) -> None:
     world.note("--- the faults stop")
     world.faults = False
+    world.swarm.heal()
     for host in world.hosts.values():
         host.thaw()
         if host.alive:

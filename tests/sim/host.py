@@ -56,6 +56,7 @@ class Host:
     frozen: bool = False
     tasks: dict[UUID, Task] = field(default_factory=dict)
     fences: dict[UUID, int] = field(default_factory=dict)
+    removed: set[UUID] = field(default_factory=set)
     heard_at: float = 0.0
 
     @property
@@ -77,6 +78,8 @@ class Host:
         """Submitted again with the same id: the same task, no second container."""
         if self.fenced(order.job_id, order.fence):
             return False
+        if order.job_id in self.removed:
+            self.world.violated(f"job {order.job_id} was started again after its removal was confirmed")
         if order.job_id in self.tasks:
             self._step(self.tasks[order.job_id], shim.Submitted())
             return True
@@ -115,12 +118,14 @@ class Host:
             return True
         task = self.tasks.get(job_id)
         if task is None:
+            self.removed.add(job_id)
             return True
         if task.record.state is not shim.S.TERMINATED:
             self._step(task, shim.TerminateAsked())
             return False
         self._step(task, shim.RemovalAsked())
         del self.tasks[job_id]
+        self.removed.add(job_id)
         return True
 
     def news(self, task: Task) -> Event | None:
@@ -156,7 +161,8 @@ class Host:
                 continue
             await self.world.pause(0.02, 0.4)
             await self._awake()
-            if self.alive:
+            # A start hook in flight is given up when the task is to end meanwhile.
+            if self.alive and shim.wish(task.record) == wishes:
                 self._do(task, wishes[0])
 
     def _do(self, task: Task, wish: Effect) -> None:
@@ -254,5 +260,3 @@ class Program:
         if code == 137:
             return job.Exited(137, signal=9, oom=dice.random() < 0.5)
         return job.Exited(code, setup=code == 2)
-
-

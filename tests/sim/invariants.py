@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 MAX_LAUNCHING, MAX_ALIVE = 2, 4
 
-NEWS = "SELECT seq, kind, id, source, target, event FROM journal WHERE seq > $1 ORDER BY seq"
+NEWS = "SELECT seq, kind, id, family, source, target, event FROM journal WHERE seq > $1 AND kind <> 'task' ORDER BY seq"
+"""Of the swarm the journal tells bulk acts only; `mirror.py` looks after its tasks."""
 
 TABLES = """
 SELECT 'run', id, state FROM run
@@ -25,7 +26,7 @@ UNION ALL SELECT 'managed_job', id, state FROM managed_job
 UNION ALL SELECT 'managed_task', id, state FROM managed_task
 """
 
-BROKEN = """
+MISCOUNTED = """
 SELECT 'the tally of run ' || run.id || ' is ' || run.tally::text || ', counted ' || counted.tally::text
 FROM run JOIN LATERAL (
     SELECT ARRAY[
@@ -42,12 +43,22 @@ FROM run JOIN LATERAL (
         count(*) FILTER (WHERE job.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED'))
     ]::int[] AS tally FROM job WHERE run_id = run.id
 ) AS counted ON true
-WHERE run.tally[1:11] <> counted.tally
+WHERE run.id = ANY($1::uuid[])
+  AND (run.tally[1:11] <> counted.tally OR run.state IN ('TERMINATED', 'FAILED', 'DONE') AND counted.tally[11] > 0)
 UNION ALL
-SELECT 'run ' || run.id || ' has finished before its job ' || job.id
-FROM run JOIN job ON job.run_id = run.id
-WHERE run.state IN ('TERMINATED', 'FAILED', 'DONE') AND job.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+SELECT 'job ' || id || ' ended before its cleanup: ' || cleanup FROM job
+WHERE run_id = ANY($1::uuid[]) AND state IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED') AND cleanup <> 'release'
 UNION ALL
+SELECT 'run ' || run.id || ' was tried ' || count(*) || ' times, more than its max_attempts'
+FROM run JOIN job ON job.run_id = run.id AND job.fate = 'retry'
+    AND NOT COALESCE(policy -> 'retry' -> 'on_exit_codes' @> to_jsonb(job.exit_code), false)
+WHERE run.id = ANY($1::uuid[]) AND policy -> 'retry' ->> 'max_attempts' IS NOT NULL
+  AND NOT policy ? 'schedule' AND NOT policy ? 'nodes' AND NOT policy ? 'service'
+GROUP BY run.id, job.replica HAVING count(*) >= (policy -> 'retry' ->> 'max_attempts')::int
+"""
+"""Of the runs that the commit touched."""
+
+BROKEN = """
 SELECT 'two live submissions of ' || run_id || ' replica ' || replica || ' node ' || node
 FROM job WHERE instance_id IS NOT NULL AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
 GROUP BY run_id, replica, node HAVING count(*) > 1
@@ -66,9 +77,6 @@ UNION ALL
 SELECT 'instance ' || id || ' is ' || state || ' and holds ' || held::text
 FROM instance WHERE state IN ('IDLE', 'TERMINATED') AND held <> '{}' OR state = 'BUSY' AND held = '{}'
 UNION ALL
-SELECT 'job ' || id || ' ended before its cleanup: ' || cleanup FROM job
-WHERE state IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED') AND cleanup <> 'release'
-UNION ALL
 SELECT 'slots: ' || launching || ' launching, ' || alive || ' alive'
 FROM (
     SELECT count(*) FILTER (WHERE state = 'LAUNCHING') AS launching, count(*) FILTER (WHERE live_runs > 0) AS alive
@@ -78,6 +86,12 @@ WHERE launching > $1 OR alive > $2
 UNION ALL
 SELECT 'two runs are out for managed task ' || owner_id FROM run
 WHERE owner_id IS NOT NULL AND state NOT IN ('TERMINATED', 'FAILED', 'DONE') GROUP BY owner_id HAVING count(*) > 1
+UNION ALL
+SELECT 'managed job ' || managed_job.id || ' counts ' || live_runs || ' runs, ' || count(*) || ' are out'
+FROM run JOIN managed_task ON managed_task.id = run.owner_id
+JOIN managed_job ON managed_job.id = managed_task.managed_job_id
+WHERE run.state NOT IN ('TERMINATED', 'FAILED', 'DONE')
+GROUP BY managed_job.id, live_runs HAVING count(*) > live_runs
 """
 
 FINISHED = {
@@ -108,7 +122,9 @@ class Inspector:
             self.seq = row["seq"]
             self._replay(row)
         if news:
+            touched = {row["family"] for row in news}
             broken = await connection.fetchval(BROKEN, MAX_LAUNCHING, MAX_ALIVE)
+            broken = broken or await connection.fetchval(MISCOUNTED, list(touched))
             if broken is not None:
                 raise Violation(broken)
 

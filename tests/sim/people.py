@@ -39,11 +39,11 @@ class People:
         acts: list[tuple[Any, int]] = [
             (self.submit, 30), (self.submit_managed, 8), (self.stop, 8), (self.abort, 6), (self.scale, 10),
             (self.break_run, 1), (self.cordon, 3), (self.drain, 2), (self.delete, 2), (self.preempt, 6),
-            (self.cut, 6), (self.freeze, 3), (self.kill, 4), (self.cancel_managed, 4), (self.break_controller, 1),
+            (self.cut, 6), (self.freeze, 3), (self.kill, 4), (self.freeze_server, 3), (self.cancel_managed, 4), (self.break_controller, 1),
             (self.limit, 2),
         ]  # fmt: skip
         while world.now() < until_s and world.violation is None:
-            await world.pause(2.0, 25.0)
+            await world.pause(0.5, 9.0)
             act = dice.choices([act for act, _ in acts], [weight for _, weight in acts])[0]
             await act()
 
@@ -208,6 +208,13 @@ class People:
     def heal(self, host: Any) -> None:
         host.check_leases()
         host.cut = False
+
+    async def freeze_server(self) -> None:
+        """Long enough that the other one may bury it and take its work."""
+        server = self.world.dice.choice(self.world.servers)
+        if server.alive:
+            self.world.count("replica frozen")
+            server.frozen_until = self.world.now() + self.world.dice.choice((10.0, 80.0, 150.0))
 
     async def kill(self) -> None:
         server = self.world.dice.choice(self.world.servers)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 FLEET = FleetId(UUID(int=7))
-OFFER = Offer("cloud", "medium", "here", Capacity(cpu=4, memory_mb=8192, disk_mb=10_000), price=1.0, spot=True, blocks=4)
+OFFER = Offer(
+    "cloud", "medium", "here", Capacity(cpu=4, memory_mb=8192, disk_mb=10_000), price=1.0, spot=True, blocks=4
+)
 MAX_NODES = 4
 
 

@@ -30,6 +30,7 @@ class Server:
         self.world, self.name = world, name
         self.alive = False
         self.engine: Engine | None = None
+        self.frozen_until = 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -46,6 +47,7 @@ class Server:
 
     def start(self) -> None:
         self.alive = True
+        self.frozen_until = 0.0
         self.world.note(f"server {self.name} starts")
         self.spawn(self._life())
 
@@ -56,7 +58,7 @@ class Server:
             self.name, max_launching=2, max_alive=4, heartbeat_s=HEARTBEAT_S, dead_after_s=DEAD_AFTER_S,
             period_s=PERIOD_S, lanes=1, listens=False,
         )  # fmt: skip
-        agents = Agents(world, database)
+        agents = Agents(world, database, self.thawed)
         dice = random.Random(world.dice.getrandbits(32))
         engine = Engine(database, settings, agents.performers(), merchant=world.provider, clock=world.clock, dice=dice)
         agents.engine = engine
@@ -72,6 +74,11 @@ class Server:
             else:
                 self.engine = engine
                 return
+
+    async def thawed(self) -> None:
+        """A frozen process does nothing; when it wakes it goes on as if no time had passed."""
+        while (left_s := self.frozen_until - self.world.now()) > 0:
+            await asyncio.sleep(left_s)
 
     def kill(self) -> None:
         """As by SIGKILL: nothing of it runs any more, nothing is handed back."""

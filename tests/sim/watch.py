@@ -114,5 +114,3 @@ class Watch:
             self.world.count("orphan destroyed")
             machine = self.world.provider.machines.pop(tag)
             machine.vanish()
-
-

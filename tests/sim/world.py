@@ -22,10 +22,12 @@ from stoker.engine.engine import Engine
 from stoker.engine.loop import Once
 from stoker.store.database import Database
 from tests.sim.database import Killed, Line
+from tests.sim.faults import FAULTS
 from tests.sim.host import Host, Key, Program
 from tests.sim.invariants import Inspector, Violation
 from tests.sim.provider import Provider
-from tests.sim.server import Server
+from tests.sim.server import DEAD_AFTER_S, Server
+from tests.sim.swarm import Swarming
 
 EPOCH = 1_800_000_000.0
 """A Friday in 2027; the virtual clock starts here."""
@@ -54,6 +56,7 @@ class World:
         self.provider = Provider(self)
         self.servers = [Server(self, "a"), Server(self, "b")]
         self.inspector = Inspector(self)
+        self.swarm = Swarming(self)
         self.violation: Violation | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._outside = copy_context()
@@ -66,6 +69,8 @@ class World:
 
     def chance(self, fault: str, probability: float) -> bool:
         """Does this fault happen here? Named, so that a campaign can say which were visited."""
+        if fault not in FAULTS:
+            raise Violation(f"nobody has heard of the fault {fault!r}")
         if not self.faults or self.dice.random() >= probability:
             return False
         self.count(fault)
@@ -85,8 +90,13 @@ class World:
         """Work of the world itself, which no replica's death ends."""
         task = asyncio.get_running_loop().create_task(work, context=self._outside.copy())
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._over)
         return task
+
+    def _over(self, task: "asyncio.Task[Any]") -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.violated(f"the world itself broke: {error!r}")
 
     def new_id(self) -> UUID:
         return uuid7(self.now(), self.dice.getrandbits(80))
@@ -119,14 +129,20 @@ class World:
             for name in sorted(hints):
                 server.engine.wake(name)
 
+    def violated(self, sentence: str) -> None:
+        """The first one counts; what comes after it means nothing."""
+        if self.violation is None:
+            self.note(f"VIOLATION {sentence}")
+            self.violation = Violation(sentence)
+
     async def check(self) -> None:
-        """After every commit. A violation ends the history; what comes after it means nothing."""
+        """After every commit."""
         if self.violation is None:
             try:
+                await self.swarm.mirror.after_commit(self.line.connection)
                 await self.inspector.after_commit(self.line.connection)
             except Violation as violation:
-                self.note(f"VIOLATION {violation}")
-                self.violation = violation
+                self.violated(str(violation))
 
     # What hosts and programs tell.
 
@@ -140,8 +156,8 @@ class World:
 
     def process_started(self, host: Host, key: Key) -> None:
         others = [other for other in self.processes.get(key, []) if not other.frozen]
-        if others and self.violation is None:
-            self.violation = Violation(f"{key[0]} replica {key[1]} node {key[2]} runs twice at once")
+        if others:
+            self.violated(f"{key[0]} replica {key[1]} node {key[2]} runs twice at once")
         self.processes.setdefault(key, []).append(host)
 
     def process_ended(self, host: Host, key: Key) -> None:
@@ -166,9 +182,9 @@ class World:
             delay_s = self.dice.uniform(0.01, 0.5)
             if self.chance("news delayed", 0.1):
                 delay_s = self.dice.uniform(5.0, 120.0)
-            self.later(delay_s, lambda: self._deliver(fact))
+            self.later(delay_s, lambda: self.deliver(fact))
 
-    def _deliver(self, fact: Fact) -> None:
+    def deliver(self, fact: Fact) -> None:
         living = [server for server in self.servers if server.engine is not None]
         if living:
             server = self.dice.choice(living)
@@ -185,9 +201,7 @@ class World:
 
     def refused(self, fact: Fact, error: StokerError) -> None:
         """No true news may ever be refused: a table that has no answer to it has a hole."""
-        if self.violation is None:
-            self.violation = Violation(f"news refused: {error} {fact}")
-            self.note(f"VIOLATION {self.violation}")
+        self.violated(f"news refused: {error} {fact}")
 
     # Looking.
 
@@ -207,6 +221,7 @@ class World:
     # Beginning.
 
     def extra_loops(self, database: Database, engine: Engine) -> dict[str, Once]:
+        self.swarm.attach(database, engine, DEAD_AFTER_S)
         return {}
 
     async def begin(self) -> None:

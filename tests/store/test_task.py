@@ -175,16 +175,13 @@ def test_the_sql_does_what_the_table_says(database: Databases, monkeypatch: pyte
 
     with opened(database) as (runner, db):
 
-        @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
         @given(st.integers(0, 2**64), st.lists(st.integers(0, 9), min_size=40, max_size=80))
         def histories(salt: int, seeds: list[int]) -> None:
             runner.run(play(db, salt, seeds))
 
         histories()
-    # By invariant 5 an available task has no open dependency that could fail; the row is there for the sentence.
-    assert [row.name for row in TASK.rows if row not in visited] == [
-        "AVAILABLE --DependencyFailed--> CANCELLED (cancel)"
-    ]
+    assert [row.name for row in TASK.rows if row not in visited] == []
 
 
 @contextmanager

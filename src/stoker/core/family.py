@@ -8,12 +8,15 @@ whatever an order could not reach is asked for as `Sweep`, which comes back with
 """
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, assert_never
 
+from stoker.core.backoff import delay_s
 from stoker.core.commitment import Moved, Outcome, Wish
 from stoker.core.errors import Broken
+from stoker.core.evolve import evolve
 from stoker.core.ids import JobId, ProjectId, RunId, uuid7
 from stoker.core.job import JOB
 from stoker.core.job_facts import ACTIVE, EndAsked, GraceCut, Job, S
@@ -144,10 +147,18 @@ class _Stepping:
         self.family.jobs[after.id] = after
         tally = run.tally.moved(before, after)
         if tally != run.tally:
-            self.family.run = replace(run, tally=tally, version=run.version + 1)
+            self.family.run = evolve(run, {"tally": tally, "version": run.version + 1})
+
+    @cached_property
+    def replicas(self) -> dict[int, list[JobId]]:
+        """Made once a step: to look through all jobs for each that changed would square them."""
+        ids: dict[int, list[JobId]] = {}
+        for job in self.family.jobs.values():
+            ids.setdefault(job.replica, []).append(job.id)
+        return ids
 
     def changed(self, job: Job) -> JobsChanged:
-        replica = [other for other in self.family.jobs.values() if other.latest and other.replica == job.replica]
+        replica = [other for id in self.replicas[job.replica] if (other := self.family.jobs[id]).latest]
         return JobsChanged(
             replica=job.replica,
             replica_active=sum(other.state in ACTIVE for other in replica),
@@ -204,8 +215,8 @@ class _Stepping:
                         self.step_job(job.id, GraceCut())
             case EndReplica(replica=replica, budget=budget):
                 self.end_replica([job for job in jobs if job.latest and job.replica == replica], budget)
-            case Resubmit():
-                self.resubmit()
+            case Resubmit(in_place=in_place):
+                self.resubmit(in_place)
             case Scale():
                 self.scale()
             case _:
@@ -222,31 +233,35 @@ class _Stepping:
             elif job.fate is Fate.DONE:
                 self.amend(job, fate=Fate.RETRY, budget=budget)
 
-    def resubmit(self) -> None:
+    def resubmit(self, in_place: bool) -> None:
         run = self.family.run
         for job in list(self.family.jobs.values()):
             if job.latest and job.replica < run.replicas and (job.fate is Fate.RETRY or job.round < run.round):
-                self.replace(job)
+                self.replace(job, in_place)
 
-    def replace(self, job: Job) -> None:
+    def replace(self, job: Job, in_place: bool = False) -> None:
         run = self.family.run
         self.amend(job, latest=False)
-        self.submit(job.replica, job.node, job.attempt + 1, job.budget if job.round == run.round else FIRST_TRY)
+        budget = job.budget if job.round == run.round else FIRST_TRY
+        waits = in_place and budget.streak > 1
+        ready_at = self.now + delay_s(budget.streak - 2, run.jitter(budget.streak)) if waits else None
+        self.submit(job.replica, job.node, job.attempt + 1, budget, ready_at)
 
     def amend(self, job: Job, **fields: Any) -> None:
         """Changes how a job counts; its state and its outcome stay what they are."""
-        after = replace(job, version=job.version + 1, **fields)
+        after = evolve(job, fields | {"version": job.version + 1})
         self.outcome.moved.append(Moved("job", job, after, None, None))
         self.put(job, after)
 
-    def submit(self, replica: int, node: int, attempt: int, budget: Budget) -> None:
+    def submit(self, replica: int, node: int, attempt: int, budget: Budget, ready_at: float | None = None) -> None:
         run = self.family.run
         job = Job(
             id=job_id(run, replica, node, attempt, self.now), run_id=run.id, replica=replica, node=node,
-            attempt=attempt, policy=run.policy, submitted_at=self.now, entered_at=self.now, budget=budget,
-            round=run.round,
+            attempt=attempt, policy=run.policy, submitted_at=ready_at or self.now, entered_at=self.now, budget=budget,
+            round=run.round, ready_at=ready_at,
         )  # fmt: skip
         self.outcome.moved.append(Moved("job", None, job, None, None))
+        self.replicas.setdefault(replica, []).append(job.id)
         self.put(None, job)
         self.queue.append((None, _Counted(job.id)))
 
@@ -260,7 +275,7 @@ class _Stepping:
                 continue
             if job.state in ACTIVE:
                 self.step_job(job.id, EndAsked(JobReason.SCALED_DOWN, fate=Fate.GONE))
-            elif job.fate is Fate.RETRY:
+            elif job.fate is not Fate.GONE:
                 self.amend(job, fate=Fate.GONE)
         for replica in range(run.replicas):
             for node in range(run.policy.nodes):

@@ -1,7 +1,7 @@
 """All swarm tasks and their edges, one event at a time: slow, obvious, and the measure of the SQL in `store/`."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stoker.core.errors import Conflict, NotFound, UserError
 from stoker.core.ids import TaskId, WorkerId
-from stoker.core.machine import Effect, Event, Refused
+from stoker.core.machine import Effect, Event, Refused, Row
 from stoker.core.task import (
     AVAILABLE,
     INACTIVE,
@@ -79,6 +79,8 @@ class Graph:
     tasks: dict[TaskId, Task] = field(default_factory=dict)
     edges: set[Edge] = field(default_factory=set)
     executions: dict[Held, Execution] = field(default_factory=dict)
+    seen: Callable[[Row], None] = field(default=lambda row: None, repr=False, compare=False)
+    """Told of each row that a step took: campaigns count which of them they visited."""
 
     def create(self, tasks: Iterable[Task], edges: Iterable[Edge], now: float) -> None:
         with self._all_or_nothing():
@@ -172,6 +174,8 @@ class Graph:
             except Refused as refused:
                 raise conflict(id, self.tasks[id].state, str(refused)) from refused
             self.tasks[id] = step.record
+            if step.row is not None:
+                self.seen(step.row)
             held = Held(id, step.record.attempt)
             waiting += [(TaskId(send.id), send.event) for send in step.sends]
             for effect in step.effects:

@@ -26,6 +26,7 @@ from stoker.core.job_end import (
     on_that_machine,
     passed,
     silence_at,
+    start_timeout_at,
     stopped,
     stopped_itself,
     stopping,
@@ -82,6 +83,10 @@ def provision(job: Job, event: Placed, now: float) -> Then:
 def wait_again(job: Job, event: Interrupted | InstanceGone, now: float) -> Then:
     freed = Send("instance", event.instance_id, Freed(job.id))
     return ask(sends=(freed,), instance_id=None, blocks=(), note=event.message)
+
+
+def get_ready(job: Job, event: TimeUp, now: float) -> Then:
+    return ask(ready_at=None)
 
 
 def submit(job: Job, event: TaskAccepted, now: float) -> Then:
@@ -177,6 +182,14 @@ def silent_before(job: Job, event: Event, now: float) -> bool:
     return job.unreachable_since is not None
 
 
+def not_started_in_time(job: Job, event: TimeUp, now: float) -> bool:
+    return passed(start_timeout_at(job), now)
+
+
+def ready(job: Job, event: TimeUp, now: float) -> bool:
+    return passed(job.ready_at, now)
+
+
 def waited_too_long(job: Job, event: TimeUp, now: float) -> bool:
     return passed(deadline(job), now)
 
@@ -201,7 +214,8 @@ JOB: Machine[Job] = Machine("job", (S.SUBMITTED,), (
     Row(S.SUBMITTED,    Interrupted,    S.SUBMITTED,    wait_again,           there),
     Row(S.SUBMITTED,    InstanceGone,   S.TERMINATING,  end_no_capacity,      there_and_not_queued),
     Row(S.SUBMITTED,    InstanceGone,   S.SUBMITTED,    wait_again,           there),
-    Row(S.SUBMITTED,    TimeUp,         S.TERMINATING,  end_waiting_instance, waited_too_long),
+    Row(S.SUBMITTED,    TimeUp,         S.TERMINATING,  end_waiting_instance, not_started_in_time),
+    Row(S.SUBMITTED,    TimeUp,         S.SUBMITTED,    get_ready,            ready),
     Row(S.PROVISIONING, TaskAccepted,   S.PULLING,      submit),
     Row(S.PROVISIONING, RunnerAccepted, S.RUNNING,      run,                  without_shim),
     Row(S.PROVISIONING, TimeUp,         S.TERMINATING,  end_waiting_instance, waited_too_long),

@@ -206,6 +206,11 @@ def max_duration_at(job: Job) -> float | None:
     return None if limit_s is None or job.running_at is None else job.running_at + limit_s
 
 
+def start_timeout_at(job: Job) -> float | None:
+    limit_s = job.policy.start_timeout_s
+    return None if limit_s is None else job.submitted_at + limit_s
+
+
 def silence_at(job: Job) -> float | None:
     """When a silent job is given up: by its policy, by the limit of a provider's machine, or never."""
     if job.unreachable_since is None:
@@ -226,8 +231,7 @@ def deadline(job: Job) -> float | None:
     """The moment at which TimeUp would find something to do."""
     match job.state:
         case S.SUBMITTED:
-            limit_s = job.policy.start_timeout_s
-            return None if limit_s is None else job.submitted_at + limit_s
+            return earliest(start_timeout_at(job), job.ready_at)
         case S.PROVISIONING:
             return job.entered_at + job.policy.waiting_instance_s
         case S.PULLING:

@@ -50,6 +50,8 @@ class Job:
     round: int = 1
     latest: bool = True
     """False once a new submission took its place."""
+    ready_at: float | None = None
+    """Not placed before then: it failed more than once in a row beside others that run."""
     state: S = S.SUBMITTED
     version: int = 0
     entered_at: float = 0.0

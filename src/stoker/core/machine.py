@@ -10,11 +10,13 @@ repeated news, dropped without a trace); or it is *refused* (somebody asks for w
 rows without an unguarded last one fall through to the pair's declaration.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
+
+from stoker.core.evolve import evolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Send:
 class Then:
     """What a row does besides moving: fields it sets, effects it asks for, messages, a note for people."""
 
-    fields: Mapping[str, object]
+    fields: dict[str, Any]
     effects: tuple[Effect, ...] = ()
     sends: tuple[Send, ...] = ()
     note: str = ""
@@ -182,9 +184,8 @@ class Machine(Generic[R]):
             if row.when is None or row.when(record, event, now):
                 then = row.then(record, event, now)
                 entered_at = record.entered_at if row.target is record.state else now
-                changed = replace(
-                    record, state=row.target, entered_at=entered_at, version=record.version + 1, **then.fields
-                )
+                moved = {"state": row.target, "entered_at": entered_at, "version": record.version + 1}
+                changed = evolve(record, moved | then.fields)
                 return Step(changed, then.effects, then.sends, row, then.note)
         if pair in self.stale:
             return Step(record)

@@ -39,13 +39,19 @@ class Budget:
 
     tries: int = 1
     failing_since: float | None = None
+    streak: int = 0
+    """Failures in a row, also those that cost no try: the second one in a row waits before it is tried again."""
 
     def ran(self, seconds: float) -> "Budget":
         """After a healthy stretch, the next failure is the first of a new series."""
-        return Budget(self.tries, None) if seconds >= HEALTHY_AFTER_S else self
+        return Budget(self.tries) if seconds >= HEALTHY_AFTER_S else self
 
     def charged(self, now: float) -> "Budget":
-        return Budget(self.tries + 1, now if self.failing_since is None else self.failing_since)
+        since = now if self.failing_since is None else self.failing_since
+        return Budget(self.tries + 1, since, self.streak + 1)
+
+    def free(self) -> "Budget":
+        return Budget(self.tries, self.failing_since, self.streak + 1)
 
 
 FIRST_TRY = Budget()
@@ -68,7 +74,7 @@ def judge(retry: Retry | None, reason: JobReason, exit_code: int | None, budget:
     if retry is None:
         return Verdict(Fate.FAILED, budget)
     if reason in PROGRAM_EXITED and exit_code in retry.on_exit_codes:
-        return Verdict(Fate.RETRY, budget)
+        return Verdict(Fate.RETRY, budget.free())
     if CONSEQUENCES[reason].retry not in retry.on_events:
         return Verdict(Fate.FAILED, budget)
     if retry.max_attempts is not None and budget.tries >= retry.max_attempts:

@@ -68,7 +68,7 @@ def end_broke(run: Run, event: Broke, now: float) -> Then:
 
 def retry_replica(run: Run, event: JobsChanged, now: float) -> Then:
     step = step_after(run.backoff_step, event.ran_s)
-    return ask(EndReplica(event.replica, event.budget), Resubmit(), backoff_step=step)
+    return ask(EndReplica(event.replica, event.budget), Resubmit(in_place=True), backoff_step=step)
 
 
 def end_replica(run: Run, event: JobsChanged, now: float) -> Then:
@@ -81,9 +81,7 @@ def started(run: Run, event: JobsChanged, now: float) -> Then:
 
 def back_off(run: Run, event: JobsChanged, now: float) -> Then:
     step = step_after(run.backoff_step, event.ran_s)
-    # The run's own id spreads runs that failed together: a jitter that needs no dice.
-    jitter = (run.id.int >> 8 * (step % 8)) % 1000 / 1000
-    delay = delay_s(step, jitter)
+    delay = delay_s(step, run.jitter(step))
     return ask(backoff_step=step + 1, resume_at=now + delay, note=f"tries again in {delay:.0f} s")
 
 

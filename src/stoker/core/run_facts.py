@@ -1,9 +1,10 @@
 """What is said of a run: its states, the tally of its jobs, its record, the facts and the wishes."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
+from stoker.core.evolve import evolve
 from stoker.core.ids import ProjectId, RunId
 from stoker.core.job_facts import FINISHED as JOB_FINISHED
 from stoker.core.job_facts import Job
@@ -76,7 +77,7 @@ class Tally:
         master_done = self.master_done
         if after.latest and after.replica == 0 and after.node == 0:
             master_done = after.fate is Fate.DONE
-        return replace(self, master_done=master_done, **changed)
+        return evolve(self, changed | {"master_done": master_done})
 
 
 NO_JOBS = Tally()
@@ -116,6 +117,10 @@ class Run:
     @property
     def phase(self) -> str:
         return self.state
+
+    def jitter(self, step: int) -> float:
+        """Spreads runs that failed together; its own id is all the dice it needs."""
+        return (self.id.int >> 8 * (step % 8)) % 1000 / 1000
 
 
 # Facts.
@@ -207,7 +212,12 @@ class EndReplica(Order):
 
 @dataclass(frozen=True, slots=True)
 class Resubmit(Order):
-    """New submissions for what may be retried and for what belongs to an earlier round."""
+    """New submissions for what may be retried and for what belongs to an earlier round.
+
+    `in_place`: beside others that run, so the run's own backoff does not hold up what fails again and again.
+    """
+
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

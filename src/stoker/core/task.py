@@ -266,7 +266,7 @@ TASK: Machine[Task] = Machine(
         Row(RUNNING, WorkerLost, TERMINATED, lose),
         Row(RUNNING, GivenBack, AVAILABLE, drop),
         *rows((INACTIVE, AVAILABLE), CancelAsked, CANCELLED, cancel),
-        *rows((INACTIVE, AVAILABLE), DependencyFailed, CANCELLED, cancel),
+        Row(INACTIVE, DependencyFailed, CANCELLED, cancel),
         Row(RUNNING, CancelAsked, PENDING_CANCELLATION, tell_worker),
         Row(PENDING_CANCELLATION, Ended, TERMINATED, succeed, exit_status_0),
         Row(PENDING_CANCELLATION, Ended, TERMINATED, fail),

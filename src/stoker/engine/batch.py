@@ -26,11 +26,13 @@ from stoker.store import job as job_store
 from stoker.store import journal, outbox
 from stoker.store import managed_job as managed_store
 from stoker.store import run as run_store
+from stoker.store.bundle import Bundle, Part
 from stoker.store.database import Connection
 from stoker.store.outbox import Errand, NewWish
 
 WHOLE = 64
 """A run of at most so many jobs is always loaded whole: one commit then does what an order means."""
+NOTIFY = Part("notify", "SELECT pg_notify($1, $2)", 2)
 PAGE = 256
 """How many jobs an order to a larger run reaches in one commit."""
 
@@ -50,18 +52,20 @@ async def commit_batch(
     loaded, busy = await _load(tx, changes)
     ready = [place for place, change in enumerate(changes) if busy.isdisjoint(change.families())]
     result, answers = draft(loaded, [changes[place] for place in ready], now)
-    await _save(tx, loaded, result)
-    entries = [_entry(moved) for moved in result.moved if _is_news(moved)]
-    if entries:
-        await journal.append(tx, entries, now)
+    bundle = Bundle()
+    await _save(tx, bundle, loaded, result)
+    if entries := [_entry(moved) for moved in result.moved if _is_news(moved)]:
+        journal.append(bundle, entries, now)
     wishes = [_new_wish(new_id(), wish.kind, wish.record, *encode(wish.effect)) for wish in result.standing_wishes()]
-    errands = await outbox.add(tx, owner, wishes, now) if wishes else []
+    if wishes:
+        outbox.add(bundle, owner, wishes, now)
     done = [id for place, answer in zip(ready, answers, strict=True) if not answer.error for id in changes[place].done]
     if done:
-        await outbox.remove(tx, done)
+        outbox.remove(bundle, done)
     names = hints(result.moved)
     if names:
-        await tx.execute("SELECT pg_notify($1, $2)", CHANNEL, " ".join((str(owner), *sorted(names))))
+        bundle.add(NOTIFY, [CHANNEL, " ".join((str(owner), *sorted(names)))])
+    errands = outbox.added(await bundle.write(tx), wishes)
     return Batch(dict(zip(ready, answers, strict=True)), result.moved, errands, names)
 
 
@@ -132,25 +136,34 @@ async def _present(tx: Connection, changes: Sequence[Change]) -> frozenset[UUID]
     return frozenset(present)
 
 
-async def _save(tx: Connection, loaded: Loaded, result: Draft) -> None:
+async def _save(tx: Connection, bundle: Bundle, loaded: Loaded, result: Draft) -> None:
     runs = [family.run for family in result.families.values()]
     if fresh := [run for run in runs if run.id not in loaded.runs]:
-        await run_store.insert(tx, fresh, result.resources)
+        run_store.insert(bundle, fresh, result.resources)
     if changed := _changed(loaded.runs, runs):
-        await run_store.save(tx, changed)
-    old = {job.id: job for job in loaded.jobs}
-    jobs = [job for family in result.families.values() for job in family.jobs.values()]
-    # Saved before the new ones come: at any moment one submission is the latest.
-    if changed_jobs := _changed(old, jobs):
-        await job_store.save(tx, changed_jobs)
-    if new := [job for job in jobs if job.id not in old]:
-        await job_store.insert(tx, new)
+        run_store.save(bundle, changed)
+    await _save_jobs(tx, bundle, loaded, result)
     instances = list(result.instances.values())
     if arrived := [one for one in instances if one.id not in loaded.instances]:
-        await instance_store.insert(tx, arrived)
+        instance_store.insert(bundle, arrived)
     if changed_instances := _changed(loaded.instances, instances):
-        await instance_store.save(tx, changed_instances)
+        instance_store.save(bundle, changed_instances)
     await _save_managed(tx, loaded, result)
+
+
+async def _save_jobs(tx: Connection, bundle: Bundle, loaded: Loaded, result: Draft) -> None:
+    old = {job.id: job for job in loaded.jobs}
+    jobs = [job for family in result.families.values() for job in family.jobs.values()]
+    changed, new = _changed(old, jobs), [job for job in jobs if job.id not in old]
+    if changed and any(not job.latest for _, job in changed):
+        # Before the new ones come: at any moment one submission of a job is the latest.
+        first = Bundle()
+        job_store.save(first, changed)
+        await first.write(tx)
+    elif changed:
+        job_store.save(bundle, changed)
+    if new:
+        job_store.insert(bundle, new)
 
 
 async def _save_managed(tx: Connection, loaded: Loaded, result: Draft) -> None:

@@ -107,19 +107,19 @@ def _begin(loaded: Loaded, now: float) -> Draft:
 
 def _apply(draft: Draft, loaded: Loaded, change: Change) -> tuple[bool, ...]:
     for birth in change.runs:
-        if birth.run.id not in loaded.present:
+        if birth.run.id not in loaded.present and birth.run.id not in draft.families:
             newborn, outcome = families.bear(birth.run, draft.now)
             draft.families[birth.run.id] = newborn
             draft.resources[birth.run.id] = json.dumps(birth.request.to_json())
             _keep(draft, outcome)
     for instance in change.instances:
-        if instance.id not in loaded.present:
+        if instance.id not in loaded.present and instance.id not in draft.instances:
             draft.instances[instance.id] = instance
             draft.moved.append(Moved("instance", None, instance, None, None))
             draft.wishes.append(Wish("instance", instance, Launch()))
     for wanted in change.managed:
         aggregate = wanted.aggregate
-        if aggregate.job.id not in loaded.present:
+        if aggregate.job.id not in loaded.present and aggregate.job.id not in draft.managed:
             draft.specs |= wanted.specs
             draft.managed[aggregate.job.id] = aggregate
             draft.moved.append(Moved("managed_job", None, aggregate.job, None, None))

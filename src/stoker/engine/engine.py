@@ -19,6 +19,7 @@ from stoker.engine.loop import Counts, Loop, Once
 from stoker.engine.placement import Merchant, NoMarket, Placement
 from stoker.engine.replica import DEAD_AFTER_S, PERIOD_S, Replica
 from stoker.engine.schedule import Scheduler
+from stoker.engine.swarm import LEASE_S, Swarm
 from stoker.engine.tell import Teller
 from stoker.engine.timer import Timer
 from stoker.store.database import Database
@@ -34,6 +35,8 @@ class Settings:
     dead_after_s: float = DEAD_AFTER_S
     period_s: float = 5.0
     """Of every loop that hints usually wake."""
+    lease_s: float = LEASE_S
+    """How long a worker of the swarm may be silent before its tasks move on."""
     lanes: int = LANES
     listens: bool = True
     """Hear other replicas over LISTEN; the simulation passes hints on by itself."""
@@ -63,6 +66,8 @@ class Engine:
             database, self.clock, settings.name, self._began, lambda: self.wake("errands"), settings.dead_after_s
         )
         self.placement = Placement(self.committer, merchant or NoMarket(), self.new_id)
+        self.swarm = Swarm(database, self.clock, settings.lease_s, settings.dead_after_s)
+        self._beat_at = 0.0
         self._timer = Timer(database, self.clock, self.committer)
         scheduler = Scheduler(self.committer, settings.max_launching, settings.max_alive)
         self.loops: dict[str, Loop] = {}
@@ -71,6 +76,7 @@ class Engine:
         self.add_loop("timer", self._timer.once, settings.period_s)
         self.add_loop(hint.PLACEMENT, self.placement.once, settings.period_s)
         self.add_loop(hint.MANAGED, scheduler.once, settings.period_s)
+        self.add_loop("swarm", lambda: self.swarm.expire_once(), settings.period_s)
         self._tasks: list[asyncio.Task[None]] = []
         self.listeners: list[Callable[[Batch], None]] = []
 
@@ -83,7 +89,10 @@ class Engine:
     async def start(self) -> None:
         if self._own_clock:
             await self._own_clock.follow()
+        # Before anything tells the other replicas that somebody is here again.
+        await self.swarm.spare(self._settings.name)
         await self.replica.register()
+        self._beat_at = self.clock.now()
         # What an earlier life of ours left behind is taken up before anything new comes.
         await self.replica.once()
         loop = asyncio.get_running_loop()
@@ -114,7 +123,13 @@ class Engine:
     async def _beat(self) -> Counts:
         if self._own_clock:
             await self._own_clock.follow()
-        return await self.replica.once()
+        now = self.clock.now()
+        if now - self._beat_at > self._settings.dead_after_s:
+            # We or the database were away: this beat would hide that perhaps nobody was there for the workers.
+            await self.swarm.spare()
+        counts = await self.replica.once()
+        self._beat_at = now
+        return counts
 
     def _committed(self, batch: Batch) -> None:
         self.errands.start(batch.errands)

@@ -31,8 +31,9 @@ WAITING = """
 SELECT job.id, job.run_id, job.replica, job.attempt, job.submitted_at, run.resources, run.policy,
        EXISTS (
            SELECT FROM job AS old
-           WHERE old.run_id = job.run_id AND old.replica = job.replica AND NOT old.latest
-             AND old.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+           WHERE old.run_id = job.run_id AND old.replica = job.replica
+             AND (NOT old.latest AND old.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+                  OR old.latest AND old.state = 'SUBMITTED' AND old.ready_at IS NOT NULL)
        ) AS held_up
 FROM job JOIN run ON run.id = job.run_id
 WHERE job.state = 'SUBMITTED' AND job.latest AND job.instance_id IS NULL
@@ -40,7 +41,8 @@ WHERE job.state = 'SUBMITTED' AND job.latest AND job.instance_id IS NULL
 ORDER BY job.submitted_at, job.id
 LIMIT $1
 """
-"""A new submission may wait in the queue beside its predecessor, but is not placed before that has finished."""
+"""A new submission may wait in the queue beside its predecessor, but is not placed before that has finished; nor is
+one that waits before it is tried again, nor its replica."""
 
 
 @dataclass(frozen=True, slots=True)

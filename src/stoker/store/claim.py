@@ -9,17 +9,19 @@ not know of yet is none of that heartbeat's business.
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from stoker.core.errors import NotFound
+from stoker.core.errors import Conflict, NotFound
 from stoker.core.graph import Held
 from stoker.core.ids import ProjectId, TaskId, WorkerId
 from stoker.core.task import State
-from stoker.store.continuation import REACH, cancel_continuations, lock, release_continuations
+from stoker.store.continuation import PLAN_AFRESH, REACH, cancel_continuations, lock, release_continuations
 from stoker.store.database import Connection, Record
 
 WORKERS_EXPIRED_AT_ONCE: Final = 100
 
 REGISTER: Final = """
 INSERT INTO worker (id, project_id, name, created_at, seen_at, lease_until) VALUES ($1, $2, $3, $4, $4, $5)
+ON CONFLICT (id) DO UPDATE SET seen_at = $4, lease_until = $5, lost_at = NULL
+WHERE worker.project_id = EXCLUDED.project_id
 """
 
 RENEW: Final = """
@@ -109,6 +111,8 @@ HELD_BY: Final = "SELECT id, attempt, state, claim FROM task WHERE worker_id = A
 
 STATES_OF: Final = "SELECT id, state FROM task WHERE id = ANY($1::uuid[])"
 
+NEXT_LEASE_END: Final = "SELECT min(lease_until) FROM worker WHERE lost_at IS NULL"
+
 EXPIRE_WORKERS: Final = """
 UPDATE worker SET lost_at = $1 WHERE id IN (
     SELECT id FROM worker WHERE lost_at IS NULL AND lease_until <= $1
@@ -147,6 +151,11 @@ class Answer(NamedTuple):
     """News of what is not the worker's any more, with the state the task is in now; None: there is no such task."""
 
 
+class Expired(NamedTuple):
+    workers: int
+    available: int
+
+
 class Beat(NamedTuple):
     available: int
     gone: list[Held]
@@ -158,13 +167,18 @@ class Beat(NamedTuple):
 async def register(
     conn: Connection, worker: WorkerId, project: ProjectId, name: str, lease_s: float, now: float
 ) -> None:
-    """A worker that starts again takes a new id: what its predecessor held was started, and is lost, not given back."""
-    await conn.execute(REGISTER, worker, project, name, now, now + lease_s)
+    """A worker that starts again takes a new id: what its predecessor held was started, and is lost, not given back.
+
+    Said twice, because the answer was lost, it is one worker.
+    """
+    if await conn.execute(REGISTER, worker, project, name, now, now + lease_s) == "INSERT 0 0":
+        raise Conflict(f"Worker {worker} belongs to another project.", hint="Take a new id.")
 
 
 async def claim(conn: Connection, worker: WorkerId, n: int, lease_s: float, now: float, number: int = 0) -> list[Work]:
     """Up to `n` available tasks of the worker's project, highest priority first, then lowest id."""
     project = await _renew(conn, worker, lease_s, now)
+    await conn.execute(PLAN_AFRESH)
     rows = await conn.fetch(CLAIM, worker, project, n, now, number)
     return [Work(Held(row[0], row[1]), *row[2:]) for row in rows]
 
@@ -206,6 +220,7 @@ async def heartbeat(
 ) -> Beat:
     """Renews the lease. What came with claims up to `number` and is not listed goes back: that answer was lost."""
     await _renew(conn, worker, lease_s, now)
+    await conn.execute(PLAN_AFRESH)
     rows = await conn.fetch(HELD_BY, [worker])
     held = {Held(row["id"], row["attempt"]): row for row in rows}
     listed = set(listed)
@@ -215,14 +230,21 @@ async def heartbeat(
     return Beat(answer.available, sorted(listed - held.keys()), unwanted)
 
 
-async def expire(conn: Connection, now: float) -> Answer:
+async def next_lease_end(conn: Connection) -> float | None:
+    """When the first of the leases that are not over yet ends; None: nobody has one."""
+    moment: float | None = await conn.fetchval(NEXT_LEASE_END)
+    return moment
+
+
+async def expire(conn: Connection, now: float) -> Expired:
     """Workers whose lease is over lose what they hold. At most `WORKERS_EXPIRED_AT_ONCE` in one call."""
+    await conn.execute(PLAN_AFRESH)
     workers = [row["id"] for row in await conn.fetch(EXPIRE_WORKERS, now, WORKERS_EXPIRED_AT_ONCE)]
     if not workers:
-        return Answer(0, [])
+        return Expired(0, 0)
     ids = [row["id"] for row in await conn.fetch(HELD_BY, workers)]
     await lock(conn, (), REACH, ids, [True] * len(ids), until_closed=True)
-    return Answer(await _follow(conn, await conn.fetch(LOSE, now, workers), now), [])
+    return Expired(len(workers), await _follow(conn, await conn.fetch(LOSE, now, workers), now))
 
 
 async def renew_all(conn: Connection, lease_s: float, now: float) -> None:

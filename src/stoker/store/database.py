@@ -38,6 +38,7 @@ COMMAND_S: Final = 60.0
 _SESSION: Final = {
     "application_name": "stoker",
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
     # A replica whose machine vanished must not hold its row locks for the two hours that TCP would wait.
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",

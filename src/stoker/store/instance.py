@@ -11,8 +11,8 @@ from stoker.core.errors import NotFound
 from stoker.core.ids import InstanceId, JobId
 from stoker.core.instance import Instance, S, deadline
 from stoker.core.resources import Capacity
+from stoker.store.bundle import Bundle, Part, columns
 from stoker.store.database import Connection, Record
-from stoker.store.rows import check, columns
 
 LOCK = """
 SELECT * FROM instance WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE
@@ -23,7 +23,7 @@ EXIST = """
 SELECT id FROM instance WHERE id = ANY($1::uuid[])
 """
 
-INSERT = """
+INSERT = Part("instance_insert", """
 INSERT INTO instance (id, fleet_id, backend, capacity, blocks, owned, shim, provisioning_limit_s, price, spot, state,
                       version, entered_at, deadline_at, held, handle, unreachable_since, health, cordoned, drain_at,
                       destroy_at, message)
@@ -31,9 +31,10 @@ SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::jsonb[], $5::int[],
                      $8::float8[], $9::float8[], $10::bool[], $11::text[], $12::int8[], $13::float8[], $14::float8[],
                      $15::jsonb[], $16::text[], $17::float8[], $18::text[], $19::bool[], $20::float8[],
                      $21::float8[], $22::text[])
-"""
+RETURNING 1
+""", 22)  # fmt: skip
 
-SAVE = """
+SAVE = Part("instance_save", """
 UPDATE instance
 SET state = new.state, version = new.version, entered_at = new.entered_at, deadline_at = new.deadline_at,
     held = new.held, handle = new.handle, unreachable_since = new.unreachable_since, health = new.health,
@@ -43,7 +44,8 @@ FROM unnest($1::uuid[], $2::int8[], $3::text[], $4::int8[], $5::float8[], $6::fl
   AS new (id, was, state, version, entered_at, deadline_at, held, handle, unreachable_since, health, cordoned,
           drain_at, destroy_at, message)
 WHERE instance.id = new.id AND instance.version = new.was
-"""
+RETURNING 1
+""", 14)  # fmt: skip
 
 UNFINISHED = """
 SELECT * FROM instance WHERE state <> 'TERMINATED' ORDER BY id
@@ -73,19 +75,19 @@ async def unfinished(tx: Connection) -> list[Instance]:
     return list(map(read, await tx.fetch(UNFINISHED)))
 
 
-async def insert(tx: Connection, instances: Sequence[Instance]) -> None:
+def insert(bundle: Bundle, instances: Sequence[Instance]) -> None:
     rows = [
         (one.id, one.fleet_id, one.backend, json.dumps(one.blocks.capacity.to_json()), one.blocks.total, one.owned,
          one.shim, one.provisioning_limit_s, one.price, one.spot, *_changing(one))
         for one in instances
     ]  # fmt: skip
-    await tx.execute(INSERT, *columns(rows))
+    bundle.add(INSERT, columns(rows))
 
 
-async def save(tx: Connection, instances: Sequence[tuple[int, Instance]]) -> None:
+def save(bundle: Bundle, instances: Sequence[tuple[int, Instance]]) -> None:
     """Each with the version it was loaded with."""
     rows = [(one.id, was, *_changing(one)) for was, one in instances]
-    check(await tx.execute(SAVE, *columns(rows)), len(rows), "instance")
+    bundle.add(SAVE, columns(rows), expected=len(rows))
 
 
 def _changing(one: Instance) -> tuple[Any, ...]:

@@ -9,8 +9,8 @@ from stoker.core.job_facts import Cleanup, Job, S
 from stoker.core.policy import Policy
 from stoker.core.reason import JobReason
 from stoker.core.retry import Budget, Fate
+from stoker.store.bundle import Bundle, Part, columns
 from stoker.store.database import Connection, Record
-from stoker.store.rows import check, columns
 
 LOAD_REPLICAS = """
 SELECT job.* FROM job
@@ -42,38 +42,43 @@ LIMIT $2
 """
 """Jobs that an order to the whole run may mean: active ones, those in their grace, those that wait for a retry."""
 
-INSERT = """
-INSERT INTO job (id, run_id, replica, node, attempt, round, submitted_at, latest, state, version, entered_at,
-                 deadline_at, instance_id, blocks, owned, shim, running_at, unreachable_since, reason, message,
-                 exit_code, exit_signal, fate, tries, failing_since, cleanup, exited, gone, remove_at)
-SELECT id, run_id, replica, node, attempt, round, submitted_at, latest, state, version, entered_at,
-       deadline_at, instance_id, blocks::int[], owned, shim, running_at, unreachable_since, reason, message,
-       exit_code, exit_signal, fate, tries, failing_since, cleanup, exited, gone, remove_at
+INSERT = Part("job_insert", """
+INSERT INTO job (id, run_id, replica, node, attempt, round, submitted_at, latest, ready_at, state, version,
+                 entered_at, deadline_at, instance_id, blocks, owned, shim, running_at, unreachable_since, reason,
+                 message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, exited, gone, remove_at)
+SELECT id, run_id, replica, node, attempt, round, submitted_at, latest, ready_at, state, version,
+       entered_at, deadline_at, instance_id, blocks::int[], owned, shim, running_at, unreachable_since, reason,
+       message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, exited, gone, remove_at
 FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::float8[], $8::bool[],
-            $9::text[], $10::int8[], $11::float8[], $12::float8[], $13::uuid[], $14::text[], $15::bool[],
-            $16::bool[], $17::float8[], $18::float8[], $19::text[], $20::text[], $21::int[], $22::int[], $23::text[],
-            $24::int[], $25::float8[], $26::text[], $27::bool[], $28::bool[], $29::float8[])
-  AS new (id, run_id, replica, node, attempt, round, submitted_at, latest, state, version, entered_at,
-          deadline_at, instance_id, blocks, owned, shim, running_at, unreachable_since, reason, message,
-          exit_code, exit_signal, fate, tries, failing_since, cleanup, exited, gone, remove_at)
-"""
+            $9::float8[], $10::text[], $11::int8[], $12::float8[], $13::float8[], $14::uuid[], $15::text[],
+            $16::bool[], $17::bool[], $18::float8[], $19::float8[], $20::text[], $21::text[], $22::int[],
+            $23::int[], $24::text[], $25::int[], $26::float8[], $27::int[], $28::text[], $29::bool[], $30::bool[],
+            $31::float8[])
+  AS new (id, run_id, replica, node, attempt, round, submitted_at, latest, ready_at, state, version,
+          entered_at, deadline_at, instance_id, blocks, owned, shim, running_at, unreachable_since, reason,
+          message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, exited, gone, remove_at)
+RETURNING 1
+""", 31)  # fmt: skip
 
-SAVE = """
+SAVE = Part("job_save", """
 UPDATE job
-SET latest = new.latest, state = new.state, version = new.version, entered_at = new.entered_at,
-    deadline_at = new.deadline_at, instance_id = new.instance_id, blocks = new.blocks::int[], owned = new.owned,
-    shim = new.shim, running_at = new.running_at, unreachable_since = new.unreachable_since, reason = new.reason,
-    message = new.message, exit_code = new.exit_code, exit_signal = new.exit_signal, fate = new.fate,
-    tries = new.tries, failing_since = new.failing_since, cleanup = new.cleanup, exited = new.exited,
+SET latest = new.latest, ready_at = new.ready_at, state = new.state, version = new.version,
+    entered_at = new.entered_at, deadline_at = new.deadline_at, instance_id = new.instance_id,
+    blocks = new.blocks::int[], owned = new.owned, shim = new.shim, running_at = new.running_at,
+    unreachable_since = new.unreachable_since, reason = new.reason, message = new.message,
+    exit_code = new.exit_code, exit_signal = new.exit_signal, fate = new.fate, tries = new.tries,
+    failing_since = new.failing_since, streak = new.streak, cleanup = new.cleanup, exited = new.exited,
     gone = new.gone, remove_at = new.remove_at
-FROM unnest($1::uuid[], $2::int8[], $3::bool[], $4::text[], $5::int8[], $6::float8[], $7::float8[], $8::uuid[],
-            $9::text[], $10::bool[], $11::bool[], $12::float8[], $13::float8[], $14::text[], $15::text[], $16::int[],
-            $17::int[], $18::text[], $19::int[], $20::float8[], $21::text[], $22::bool[], $23::bool[], $24::float8[])
-  AS new (id, was, latest, state, version, entered_at, deadline_at, instance_id, blocks, owned, shim, running_at,
-          unreachable_since, reason, message, exit_code, exit_signal, fate, tries, failing_since, cleanup, exited,
-          gone, remove_at)
+FROM unnest($1::uuid[], $2::int8[], $3::bool[], $4::float8[], $5::text[], $6::int8[], $7::float8[], $8::float8[],
+            $9::uuid[], $10::text[], $11::bool[], $12::bool[], $13::float8[], $14::float8[], $15::text[],
+            $16::text[], $17::int[], $18::int[], $19::text[], $20::int[], $21::float8[], $22::int[], $23::text[],
+            $24::bool[], $25::bool[], $26::float8[])
+  AS new (id, was, latest, ready_at, state, version, entered_at, deadline_at, instance_id, blocks, owned, shim,
+          running_at, unreachable_since, reason, message, exit_code, exit_signal, fate, tries, failing_since,
+          streak, cleanup, exited, gone, remove_at)
 WHERE job.id = new.id AND job.version = new.was
-"""
+RETURNING 1
+""", 26)  # fmt: skip
 
 DUE = """
 SELECT id, run_id, attempt FROM job WHERE deadline_at <= $1 ORDER BY deadline_at LIMIT $2
@@ -109,26 +114,26 @@ async def any_gone(tx: Connection, run_id: RunId) -> bool:
     return bool(answer)
 
 
-async def insert(tx: Connection, jobs: Sequence[Job]) -> None:
+def insert(bundle: Bundle, jobs: Sequence[Job]) -> None:
     rows = [
         (job.id, job.run_id, job.replica, job.node, job.attempt, job.round, job.submitted_at, *_changing(job))
         for job in jobs
     ]
-    await tx.execute(INSERT, *columns(rows))
+    bundle.add(INSERT, columns(rows))
 
 
-async def save(tx: Connection, jobs: Sequence[tuple[int, Job]]) -> None:
+def save(bundle: Bundle, jobs: Sequence[tuple[int, Job]]) -> None:
     """Each with the version it was loaded with."""
     rows = [(job.id, was, *_changing(job)) for was, job in jobs]
-    check(await tx.execute(SAVE, *columns(rows)), len(rows), "job")
+    bundle.add(SAVE, columns(rows), expected=len(rows))
 
 
 def _changing(job: Job) -> tuple[Any, ...]:
     return (
-        job.latest, job.state, job.version, job.entered_at, deadline(job), job.instance_id,
+        job.latest, job.ready_at, job.state, job.version, job.entered_at, deadline(job), job.instance_id,
         "{" + ",".join(map(str, job.blocks)) + "}", job.owned, job.shim, job.running_at, job.unreachable_since,
         job.reason, job.message, job.exit_code, job.exit_signal, job.fate, job.budget.tries,
-        job.budget.failing_since, job.cleanup, job.exited, job.gone, job.remove_at,
+        job.budget.failing_since, job.budget.streak, job.cleanup, job.exited, job.gone, job.remove_at,
     )  # fmt: skip
 
 
@@ -136,12 +141,12 @@ def read(row: Record, policy: Policy) -> Job:
     return Job(
         id=row["id"], run_id=row["run_id"], replica=row["replica"], node=row["node"], attempt=row["attempt"],
         policy=policy, submitted_at=row["submitted_at"], round=row["round"], latest=row["latest"],
-        state=S(row["state"]), version=row["version"], entered_at=row["entered_at"],
+        ready_at=row["ready_at"], state=S(row["state"]), version=row["version"], entered_at=row["entered_at"],
         instance_id=row["instance_id"], blocks=tuple(row["blocks"]), owned=row["owned"], shim=row["shim"],
         running_at=row["running_at"], unreachable_since=row["unreachable_since"],
         reason=JobReason(row["reason"]) if row["reason"] else None, message=row["message"],
         exit_code=row["exit_code"], exit_signal=row["exit_signal"], fate=Fate(row["fate"]),
-        budget=Budget(row["tries"], row["failing_since"]),
+        budget=Budget(row["tries"], row["failing_since"], row["streak"]),
         cleanup=Cleanup(row["cleanup"]) if row["cleanup"] else None, exited=row["exited"], gone=row["gone"],
         remove_at=row["remove_at"],
     )  # fmt: skip

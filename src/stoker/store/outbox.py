@@ -1,24 +1,24 @@
 """Wishes that are committed and not yet fulfilled, each owned by the epoch of one replica."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from stoker.store.bundle import Bundle, Part, columns
 from stoker.store.database import Connection, Record
-from stoker.store.rows import columns
 
 _COLUMNS = "id, fence, kind, target, family, attempt, phase, effect, payload, tries"
 
-ADD = """
+ADD = Part("outbox_add", """
 INSERT INTO outbox (id, owner, kind, target, family, attempt, phase, effect, payload, made_at, due_at)
 SELECT id, $1, kind, target, family, attempt, phase, effect, payload, $2, $2
 FROM unnest($3::uuid[], $4::text[], $5::uuid[], $6::uuid[], $7::int[], $8::text[], $9::text[], $10::jsonb[])
   WITH ORDINALITY AS new (id, kind, target, family, attempt, phase, effect, payload, place)
 ORDER BY place
-RETURNING id, fence
-"""
+RETURNING fence
+""", 10, answer="array_agg(fence ORDER BY fence)")  # fmt: skip
 
-REMOVE = "DELETE FROM outbox WHERE id = ANY($1::uuid[])"
+REMOVE = Part("outbox_remove", "DELETE FROM outbox WHERE id = ANY($1::uuid[]) RETURNING 1", 1)
 
 POSTPONE = "UPDATE outbox SET tries = tries + 1, due_at = $3, error = $4 WHERE id = $1 AND owner = $2"
 
@@ -74,14 +74,18 @@ class Errand(NamedTuple):
     tries: int
 
 
-async def add(tx: Connection, owner: int, wishes: Sequence[NewWish], now: float) -> list[Errand]:
-    rows = await tx.fetch(ADD, owner, now, *columns(wishes))
-    fences: dict[UUID, int] = {row["id"]: row["fence"] for row in rows}
-    return [Errand(wish.id, fences[wish.id], *wish[1:], tries=0) for wish in wishes]
+def add(bundle: Bundle, owner: int, wishes: Sequence[NewWish], now: float) -> None:
+    bundle.add(ADD, [owner, now, *columns(wishes)])
 
 
-async def remove(tx: Connection, ids: Sequence[UUID]) -> None:
-    await tx.execute(REMOVE, ids)
+def added(answer: Mapping[str, Any], wishes: Sequence[NewWish]) -> list[Errand]:
+    """The errands of what `add` wrote: fences are drawn in the order of the wishes."""
+    fences: list[int] = answer.get(ADD.name) or []
+    return [Errand(wish.id, fence, *wish[1:], tries=0) for wish, fence in zip(wishes, fences, strict=True)]
+
+
+def remove(bundle: Bundle, ids: Sequence[UUID]) -> None:
+    bundle.add(REMOVE, [ids])
 
 
 async def postpone(tx: Connection, id: UUID, owner: int, due_at: float, error: str) -> None:

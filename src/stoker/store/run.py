@@ -11,8 +11,8 @@ from stoker.core.policy import Policy
 from stoker.core.reason import JobReason, RunReason
 from stoker.core.run import deadline
 from stoker.core.run_facts import Run, S, Tally
+from stoker.store.bundle import Bundle, Part, columns
 from stoker.store.database import Connection, Record
-from stoker.store.rows import check, columns
 
 LOCK = """
 SELECT * FROM run WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED
@@ -22,7 +22,7 @@ EXIST = """
 SELECT id FROM run WHERE id = ANY($1::uuid[])
 """
 
-INSERT = """
+INSERT = Part("run_insert", """
 INSERT INTO run (id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, state, version,
                  entered_at, deadline_at, round, replicas, tally, reason, message, cause, exit_code, backoff_step,
                  resume_at, trigger_at, queued)
@@ -35,9 +35,10 @@ FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::jsonb[], $5::jsonb[], $6::fl
   AS new (id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, state, version,
           entered_at, deadline_at, round, replicas, tally, reason, message, cause, exit_code, backoff_step,
           resume_at, trigger_at, queued)
-"""
+RETURNING 1
+""", 23)  # fmt: skip
 
-SAVE = """
+SAVE = Part("run_save", """
 UPDATE run
 SET state = new.state, version = new.version, entered_at = new.entered_at, deadline_at = new.deadline_at,
     round = new.round, replicas = new.replicas, tally = new.tally::int[], reason = new.reason,
@@ -49,7 +50,8 @@ FROM unnest($1::uuid[], $2::int8[], $3::text[], $4::int8[], $5::float8[], $6::fl
   AS new (id, was, state, version, entered_at, deadline_at, round, replicas, tally, reason, message, cause,
           exit_code, backoff_step, resume_at, trigger_at, queued)
 WHERE run.id = new.id AND run.version = new.was
-"""
+RETURNING 1
+""", 17)  # fmt: skip
 
 DUE = """
 SELECT id FROM run WHERE deadline_at <= $1 ORDER BY deadline_at LIMIT $2
@@ -72,20 +74,20 @@ async def exist(tx: Connection, ids: Iterable[RunId]) -> set[RunId]:
     return {row["id"] for row in await tx.fetch(EXIST, list(ids))}
 
 
-async def insert(tx: Connection, runs: Sequence[Run], resources: Mapping[RunId, str]) -> None:
+def insert(bundle: Bundle, runs: Sequence[Run], resources: Mapping[RunId, str]) -> None:
     """`resources` is what the jobs ask for, as JSON."""
     rows = [
         (run.id, run.project_id, run.name, json.dumps(run.policy.to_json()), resources[run.id], run.submitted_at,
          run.owner_id, run.owner_attempt, *_changing(run))
         for run in runs
     ]  # fmt: skip
-    await tx.execute(INSERT, *columns(rows))
+    bundle.add(INSERT, columns(rows))
 
 
-async def save(tx: Connection, runs: Sequence[tuple[int, Run]]) -> None:
+def save(bundle: Bundle, runs: Sequence[tuple[int, Run]]) -> None:
     """Each with the version it was loaded with."""
     rows = [(run.id, was, *_changing(run)) for was, run in runs]
-    check(await tx.execute(SAVE, *columns(rows)), len(rows), "run")
+    bundle.add(SAVE, columns(rows), expected=len(rows))
 
 
 def _changing(run: Run) -> tuple[Any, ...]:

@@ -27,6 +27,9 @@ from stoker.store.continuation import (
 )
 from stoker.store.database import Connection
 
+# A B-tree refuses values above 2,704 bytes, in words that no user understands.
+REQUESTED_RESOURCES_CHARS: Final = 1000
+
 STORE_TASKS: Final = """
 INSERT INTO task (id, project_id, state, priority, max_retry_count, pending_dependency_count, has_command,
                   created_at, entered_at)
@@ -130,6 +133,11 @@ def _checked_project(drafts: list[Draft]) -> ProjectId:
     for draft in drafts:
         if draft.state not in TASK.initial:
             raise conflict(draft.id, draft.state, "a new task is inactive or available")
+        if len(draft.requested_resources) > REQUESTED_RESOURCES_CHARS:
+            raise UserError(
+                f"Task {draft.id} asks for resources in more than {REQUESTED_RESOURCES_CHARS} characters.",
+                hint="Name fewer resources, or give them shorter names.",
+            )
         if draft.project != drafts[0].project:
             raise UserError("These tasks belong to different projects.", hint="Create them project by project.")
     if len({draft.id for draft in drafts}) < len(drafts):

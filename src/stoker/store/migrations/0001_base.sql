@@ -44,6 +44,8 @@ CREATE TABLE job (
     round             integer NOT NULL,
     submitted_at      double precision NOT NULL,
     latest            boolean NOT NULL,
+    -- Not placed before then.
+    ready_at          double precision,
     state             text NOT NULL CHECK (
         state IN ('SUBMITTED', 'PROVISIONING', 'PULLING', 'RUNNING', 'TERMINATING',
                   'DONE', 'FAILED', 'TERMINATED', 'ABORTED')
@@ -64,6 +66,7 @@ CREATE TABLE job (
     fate              text NOT NULL,
     tries             integer NOT NULL,
     failing_since     double precision,
+    streak            integer NOT NULL,
     cleanup           text,
     exited            boolean NOT NULL DEFAULT false,
     gone              boolean NOT NULL DEFAULT false,

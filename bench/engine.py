@@ -1,0 +1,131 @@
+"""The engine: coalesced commits against one-by-one ones, one and three engines, latency."""
+
+import asyncio
+import multiprocessing as mp
+import statistics
+import time
+from collections.abc import Sequence
+from multiprocessing.synchronize import Barrier
+
+import asyncpg
+
+from bench.load import Load, Tally
+from bench.result import Result
+from stoker.engine.batch import commit_batch
+from stoker.engine.change import Change
+from stoker.engine.commit import LANES
+from stoker.store.database import Database
+
+SECONDS = 6.0
+CALLERS = 64
+ONE_BY_ONE_CONNECTIONS = 16
+
+
+def engine(url: str) -> list[Result]:
+    own_ms = asyncio.run(own_commit_ms(url))
+    asyncio.run(_load(url, CALLERS, 2.0))
+    alone, alone_s = asyncio.run(one_by_one(url))
+    baseline = alone.transitions / alone_s
+    together, together_s = asyncio.run(_load(url, CALLERS, SECONDS))
+    rate = together.transitions / together_s
+    three = three_engines(url)
+    results = [
+        Result("database's own commit, one row, p50", own_ms, "ms"),
+        Result(
+            f"one by one: a transaction each, {CALLERS} callers, {ONE_BY_ONE_CONNECTIONS} connections",
+            baseline, "transitions/s",
+        ),
+        Result(
+            f"coalesced, one engine, {CALLERS} callers", rate, "transitions/s", ">= 12,000", "one by one",
+            rate / baseline, rate >= 12_000 and rate >= 5 * baseline,
+        ),
+        Result("  the same, commits", together.commits / together_s, "commits/s"),
+        Result("  the same, commits in a batch", together.commits / together.batches, ""),
+        Result(
+            f"coalesced, three engines, {CALLERS} callers in all", three, "transitions/s", ">= one engine",
+            "one engine", three / rate, three >= rate,
+        ),
+    ]  # fmt: skip
+    return results + latencies(url, own_ms)
+
+
+async def own_commit_ms(url: str) -> float:
+    """What a synchronous commit of one row costs without us."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("CREATE TABLE IF NOT EXISTS own (id int PRIMARY KEY, n int)")
+    await connection.execute("INSERT INTO own VALUES (1, 0) ON CONFLICT DO NOTHING")
+    taken = []
+    for _ in range(400):
+        begun = time.perf_counter()
+        await connection.execute("UPDATE own SET n = n + 1 WHERE id = 1")
+        taken.append(time.perf_counter() - begun)
+    await connection.close()
+    return statistics.median(taken) * 1000
+
+
+async def _load(url: str, callers: int, seconds: float) -> tuple[Tally, float]:
+    async with await Database.connect(url, pool_size=LANES + 2) as database:
+        load = Load(database, LANES)
+        await load.ready()
+        return await load.run(callers, seconds)
+
+
+async def one_by_one(url: str) -> tuple[Tally, float]:
+    """The same changes through the same code, but each in its own transaction, many connections at once."""
+    async with await Database.connect(url, pool_size=ONE_BY_ONE_CONNECTIONS) as database:
+        load = Load(database, LANES)
+        await load.ready()
+
+        async def commit(change: Change) -> None:
+            async with database.transaction() as tx:
+                batch = await commit_batch(tx, [change], load.clock.now(), load.committer.owner, load.new_id)
+            load.saw(batch)
+
+        turns = asyncio.Semaphore(ONE_BY_ONE_CONNECTIONS)
+
+        async def in_turn(change: Change) -> None:
+            async with turns:
+                await commit(change)
+
+        return await load.run(CALLERS, SECONDS, in_turn)
+
+
+def three_engines(url: str) -> float:
+    """Three processes on one database, as many callers together as the one engine had."""
+    context = mp.get_context("spawn")
+    results: mp.Queue[tuple[int, float]] = context.Queue()
+    start = context.Barrier(3)
+    shares = (22, 21, 21)
+    processes = [context.Process(target=_engine_process, args=(url, share, start, results)) for share in shares]
+    for process in processes:
+        process.start()
+    done = [results.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join()
+    return sum(transitions / seconds for transitions, seconds in done)
+
+
+def _engine_process(url: str, callers: int, start: Barrier, results: "mp.Queue[tuple[int, float]]") -> None:
+    start.wait(timeout=60)
+    tally, seconds = asyncio.run(_load(url, callers, SECONDS))
+    results.put((tally.transitions, seconds))
+
+
+def latencies(url: str, own_ms: float) -> list[Result]:
+    results = []
+    for callers in (1, 16, 64, 256):
+        tally, _ = asyncio.run(_load(url, callers, 3.0))
+        p50, p99 = percentiles(tally.latencies_s)
+        if callers == 1:
+            results.append(
+                Result("commit of a lone caller, p50", p50, "ms", "<= own + 5 ms", "own commit", p50 / own_ms,
+                       p50 <= own_ms + 5)
+            )  # fmt: skip
+        results.append(Result(f"commit, {callers} callers, p50", p50, "ms"))
+        results.append(Result(f"commit, {callers} callers, p99", p99, "ms"))
+    return results
+
+
+def percentiles(seconds: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(seconds)
+    return ordered[len(ordered) // 2] * 1000, ordered[int(len(ordered) * 0.99)] * 1000

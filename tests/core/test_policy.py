@@ -1,0 +1,78 @@
+"""A policy as it is stored: what comes back from the database is what was accepted."""
+
+import json
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.core.errors import UserError
+from stoker.core.gang import OnNoCapacity
+from stoker.core.policy import Disconnect, Policy, StopCriteria
+from stoker.core.reason import RetryEvent
+from stoker.core.retry import Retry
+from stoker.core.schedule import Overlap, Schedule
+
+seconds = st.floats(0, 1e7)
+counts = st.integers(0, 10_000)
+retries = st.builds(
+    Retry,
+    on_events=st.frozensets(st.sampled_from(RetryEvent)),
+    duration_s=st.none() | seconds,
+    max_attempts=st.none() | counts,
+    on_exit_codes=st.frozensets(st.integers(0, 255)),
+)
+schedules = st.builds(
+    Schedule,
+    lines=st.lists(st.sampled_from(["0 3 * * *", "*/5 * * * 1"]), min_size=1).map(tuple),
+    zone=st.sampled_from(["UTC", "Europe/Berlin"]),
+    overlap=st.sampled_from(Overlap),
+)
+VALUES: dict[str, st.SearchStrategy[object]] = {
+    "replicas": counts,
+    "nodes": counts,
+    "priority": counts,
+    "retry": st.none() | retries,
+    "schedule": st.none() | schedules,
+    "stop_criteria": st.sampled_from(StopCriteria),
+    "on_no_capacity": st.sampled_from(OnNoCapacity),
+    "disconnect": st.none() | st.builds(Disconnect, st.floats(1, 10), st.floats(11, 1e6)),
+    "stop_duration_s": seconds,
+    "max_duration_s": st.none() | seconds,
+    "start_timeout_s": st.none() | seconds,
+    "waiting_instance_s": seconds,
+    "waiting_runner_s": seconds,
+    "detach_limit_s": seconds,
+    "volumes": st.booleans(),
+    "service": st.booleans(),
+}
+
+
+@given(st.fixed_dictionaries({}, optional=VALUES))
+def test_every_field_survives_its_way_through_json(values: dict[str, object]) -> None:
+    """A server restarts: the run goes on under the very policy it was accepted with."""
+    policy = Policy(**values)  # type: ignore[arg-type]
+    assert Policy.from_json(json.loads(json.dumps(policy.to_json()))) == policy
+
+
+def test_no_field_is_forgotten_here() -> None:
+    """A field that is added to the policy has to be added to this test."""
+    assert set(VALUES) == {field.name for field in fields(Policy)}
+
+
+def test_only_what_differs_from_the_defaults_is_stored() -> None:
+    """So a default that is bettered later betters old runs too."""
+    assert Policy().to_json() == {}
+    assert Policy(nodes=2, volumes=True).to_json() == {"nodes": 2, "volumes": True}
+
+
+def test_the_size_is_replicas_times_nodes() -> None:
+    assert Policy(replicas=3, nodes=4).size == 12
+
+
+@pytest.mark.parametrize(("stop_after_s", "fail_after_s"), [(0, 60), (60, 60), (90, 60), (-1, 60)])
+def test_the_agent_must_have_stopped_before_the_server_gives_up(stop_after_s: float, fail_after_s: float) -> None:
+    """The other way round two copies could run at once; the message says what to change."""
+    with pytest.raises(UserError, match="fail_after"):
+        Disconnect(stop_after_s, fail_after_s)

@@ -1,0 +1,21 @@
+"""Everything that goes wrong here, by name: a campaign says which of them it visited."""
+
+FAULTS = frozenset(
+    {
+        # The network between replicas and agents.
+        "message lost", "message doubled", "message delayed", "answer lost", "answer delayed", "news lost",
+        "news doubled", "news delayed", "hint lost", "order refused by its fence", "performer gave up before acting",
+        # Replicas and their database.
+        "replica killed", "replica killed before the commit", "replica killed after the commit",
+        "replica frozen", "connection lost between statements", "connection lost before the commit",
+        "connection lost after the commit",
+        # Hosts, programs and what holds them.
+        "host cut off", "host frozen", "agent stopped a job by its own clock", "hook failed", "undo failed",
+        "program ignores SIGTERM", "gateway away", "volume will not detach",
+        # The provider.
+        "provider refuses", "provider creates and forgets", "provider refuses and creates", "machine never comes up",
+        "provider is slow to destroy", "machine preempted", "orphan destroyed", "launch is impossible",
+        # The swarm.
+        "worker killed", "worker frozen", "worker cut off", "claim answer lost", "report lost", "report doubled",
+    }
+)  # fmt: skip

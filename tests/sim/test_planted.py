@@ -1,0 +1,140 @@
+"""The simulation can fail: each of these bugs, planted on purpose, is found within a few seeds."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stoker.core import family as core_family
+from stoker.core import managed_job as core_managed_job
+from stoker.core.commitment import Wish
+from stoker.core.job import JOB
+from stoker.core.job_facts import Exited, Freed, RemoveTask, S
+from stoker.core.machine import Event, Machine, Row, Step, ask
+from stoker.core.retry import Budget
+from stoker.engine import draft as engine_draft
+from stoker.engine import placement as engine_placement
+from stoker.engine.draft import Draft
+from stoker.store import outbox
+from tests.sim.campaign import databases, quiet
+from tests.sim.history import live
+from tests.sim.host import Host
+
+SEEDS = range(1, 13)
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    quiet()
+    with databases(1) as (url,):
+        yield url
+
+
+def found(url: str) -> str:
+    """The first violation among the seeds."""
+    return next((history.violation for seed in SEEDS if (history := live(seed, url)).violation), "")
+
+
+def test_without_a_planted_bug_these_seeds_are_clean(url: str) -> None:
+    assert [(seed, live(seed, url).violation) for seed in SEEDS[:4]] == [(seed, "") for seed in SEEDS[:4]]
+
+
+def fence_removed_at_the_agents(patch: Patch) -> None:
+    patch.setattr(Host, "fenced", lambda self, job_id, fence: False)
+
+
+def fence_removed_in_the_machine(patch: Patch) -> None:
+    step = Machine.step
+
+    def unfenced(self: Machine[Any], record: Any, event: Event, now: float) -> Step[Any]:
+        return step(self, record, replace(event, attempt=None), now)
+
+    patch.setattr(Machine, "step", unfenced)
+
+
+def release_forgotten(patch: Patch) -> None:
+    keep = engine_draft._keep
+
+    def forgetful(draft: Draft, outcome: Any) -> None:
+        outcome.sends = [send for send in outcome.sends if not isinstance(send.event, Freed)]
+        keep(draft, outcome)
+
+    patch.setattr(engine_draft, "_keep", forgetful)
+
+
+def effect_lost(patch: Patch) -> None:
+    standing = Draft.standing_wishes
+
+    def lossy(self: Draft) -> Sequence[Wish]:
+        wishes = list(standing(self))
+        return [wish for wish in wishes if not (isinstance(wish.effect, RemoveTask) and wish.record.id.int % 5 == 0)]
+
+    patch.setattr(Draft, "standing_wishes", lossy)
+
+
+def effect_performed_twice_by_a_performer_that_must_not(patch: Patch) -> None:
+    run = Host.run
+
+    def again(self: Host, job_id: Any, fence: int) -> bool:
+        task = self.tasks.get(job_id)
+        if task is not None and task.running:
+            task.running = False
+        return run(self, job_id, fence)
+
+    patch.setattr(Host, "run", again)
+
+
+def retry_budget_reset(patch: Patch) -> None:
+    patch.setattr(Budget, "charged", lambda self, now: self)
+
+
+def stale_event_accepted(patch: Patch) -> None:
+    late = Row(S.DONE, Exited, S.TERMINATING, lambda job, event, now: ask(exit_code=event.exit_code))
+    patch.setattr(core_family, "JOB", Machine("job", JOB.initial, (*JOB.rows, late), JOB.stale))
+
+
+def slot_not_returned(patch: Patch) -> None:
+    def keep_counting(job: Any, event: Any, now: float) -> Any:
+        return ask(resume_at=event.resume_at, live_runs=max(job.live_runs, event.live_runs))
+
+    machine = core_managed_job.MANAGED_JOB
+    rows = tuple(
+        Row(row.source, row.event, row.target, keep_counting if row.then.__name__ == "count" else row.then, row.when)
+        for row in machine.rows
+    )
+    patch.setattr(core_managed_job, "MANAGED_JOB", Machine("managed job", machine.initial, rows, machine.stale))
+
+
+def dead_replicas_work_left_lying(patch: Patch) -> None:
+    async def nothing(*_: object) -> int:
+        return 0
+
+    patch.setattr(outbox, "adopt", nothing)
+
+
+def placed_beside_its_predecessor(patch: Patch) -> None:
+    query = engine_placement.WAITING.replace("NOT old.latest AND old.state NOT IN", "NOT old.latest AND old.state IN")
+    assert query != engine_placement.WAITING
+    patch.setattr(engine_placement, "WAITING", query)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        fence_removed_at_the_agents,
+        fence_removed_in_the_machine,
+        release_forgotten,
+        effect_lost,
+        effect_performed_twice_by_a_performer_that_must_not,
+        retry_budget_reset,
+        stale_event_accepted,
+        slot_not_returned,
+        dead_replicas_work_left_lying,
+        placed_beside_its_predecessor,
+    ],
+)
+def test_a_planted_bug_is_found(plant: Callable[[Patch], None], url: str, monkeypatch: Patch) -> None:
+    plant(monkeypatch)
+    assert found(url), f"{plant.__name__} was not found within {len(SEEDS)} seeds"

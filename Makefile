@@ -6,6 +6,7 @@ PY := $(BIN)/python
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 SEEDS ?= 200
+KILLS ?= 50
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -35,6 +36,9 @@ test: $(STAMP) ## all tests, with the short forms of the campaigns; ARGS="-k nam
 sim: $(STAMP) ## the simulation: make sim SEEDS=2000, or SEED=17 for one story
 	$(PY) -m tests.sim --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
 
+chaos: $(STAMP) ## kill -9 of engines and of PostgreSQL under load, fifty times: make chaos [KILLS=50] [SEED=1]
+	STOKER_KILLS=$(KILLS) $(if $(SEED),STOKER_SEED=$(SEED)) $(PY) -m pytest -s tests/process/test_kill.py
+
 bench: $(STAMP) ## measure the engine; figures also in bench/results.json
 	$(PY) -m bench
 
@@ -48,4 +52,4 @@ format: $(STAMP) ## let ruff put the code in order
 clean: ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 
-.PHONY: help install check test sim bench docs format clean
+.PHONY: help install check test sim chaos bench docs format clean

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from tests.core.living import ALWAYS, PROJECT_ID, RUN_ID, Life, machine
 
 from stoker.core.family import bear, found, job_id
 from stoker.core.job import deadline
@@ -24,6 +23,7 @@ from stoker.core.policy import Disconnect, Policy, StopCriteria
 from stoker.core.reason import JobReason, RetryEvent, RunReason
 from stoker.core.retry import Budget, Fate, Retry
 from stoker.core.run_facts import AbortAsked, ReplicasWanted, S
+from tests.core.living import ALWAYS, PROJECT_ID, RUN_ID, Life, machine
 
 GONE = (CleanedUp(Cleanup.STOP), CleanedUp(Cleanup.REMOVE))
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.living import Life, machine
 
 from stoker.core.commitment import Wish
 from stoker.core.gang import OnNoCapacity
@@ -44,6 +43,7 @@ from stoker.core.retry import Retry
 from stoker.core.run_facts import ACTIVE, AbortAsked, Broke, ReplicasWanted, StopAsked, Sweep, Swept
 from stoker.core.run_facts import S as R
 from stoker.core.schedule import Overlap, Schedule
+from tests.core.living import Life, machine
 
 ANSWERS: dict[type[Effect], Callable[[Job], Event]] = {
     StartTask: lambda job: TaskAccepted(attempt=job.attempt),

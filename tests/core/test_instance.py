@@ -4,16 +4,13 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
-from tests.core.living import an_instance, walk
 
 from stoker.core.ids import JobId
 from stoker.core.instance import (
     COMING,
     EVENTS,
     INSTANCE,
-    LEAVING_GRACE_S,
     LIVE,
-    PROVIDER_SILENCE_S,
     UP,
     CordonAsked,
     DeleteAsked,
@@ -35,8 +32,10 @@ from stoker.core.instance import (
     deadline,
 )
 from stoker.core.job_facts import Freed, Taken
+from stoker.core.limits import LEAVING_GRACE_S, PROVIDER_SILENCE_S
 from stoker.core.machine import Event, TimeUp
 from stoker.core.machine import Refused as NotPossible
+from tests.core.living import an_instance, walk
 
 ONE, TWO = JobId(UUID(int=1)), JobId(UUID(int=2))
 INTERRUPTED, GONE, PLACED = (TellJobs(one) for one in (Tidings.INTERRUPTED, Tidings.GONE, Tidings.PLACED))

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
-from tests.core.living import a_job, machine, walk
 
 from stoker.core.gang import OnNoCapacity
 from stoker.core.job import JOB, deadline
@@ -41,6 +40,7 @@ from stoker.core.machine import Event, Refused, Send, TimeUp
 from stoker.core.policy import Disconnect, Policy
 from stoker.core.reason import CONSEQUENCES, JobEnd, JobReason
 from stoker.core.retry import Fate
+from tests.core.living import a_job, machine, walk
 
 HERE, ELSEWHERE = machine(1), machine(2)
 FAIL = Policy(on_no_capacity=OnNoCapacity.FAIL)

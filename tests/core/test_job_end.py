@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.core.living import a_job, machine, walk
 
 from stoker.core.job import JOB, deadline
 from stoker.core.job_facts import (
@@ -32,6 +31,7 @@ from stoker.core.machine import Effect, Send, TimeUp
 from stoker.core.policy import Disconnect, Policy
 from stoker.core.reason import JobReason
 from stoker.core.retry import Budget, Fate
+from tests.core.living import a_job, machine, walk
 
 HERE = machine(1)
 STOP = EndAsked(JobReason.TERMINATED_BY_USER)

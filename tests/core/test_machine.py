@@ -7,10 +7,10 @@ from enum import Enum
 from pathlib import Path
 
 import pytest
-from tests.core.living import RUN_ID
 
 import stoker.core
 from stoker.core.machine import Effect, Event, Machine, Refused, Row, Send, Step, Then, ask, nothing, pairs, rows, stay
+from tests.core.living import RUN_ID
 
 
 class S(Enum):

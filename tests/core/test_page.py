@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.core.living import ALWAYS, PROJECT_ID, RUN_ID, check_family, machine, recount
 
 from stoker.core.family import Family, bear, found, step
 from stoker.core.ids import JobId
@@ -25,6 +24,7 @@ from stoker.core.policy import Policy
 from stoker.core.reason import JobReason, RunReason
 from stoker.core.retry import Fate
 from stoker.core.run_facts import AbortAsked, ReplicasWanted, Run, S, StopAsked, Sweep, Swept
+from tests.core.living import ALWAYS, PROJECT_ID, RUN_ID, check_family, machine, recount
 
 GONE = (CleanedUp(Cleanup.STOP), CleanedUp(Cleanup.REMOVE))
 

@@ -5,11 +5,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.core.placing import NOW, A, B, capacity, gang, job, only, room, where
 
 from stoker.core.offer import PENALTY_HALF_LIFE_S, FleetRoom, Offer, SpotPolicy, penalty, rank
 from stoker.core.placement import plan
 from stoker.core.why import WhyCode
+from tests.core.placing import NOW, A, B, capacity, gang, job, only, room, where
 
 
 def test_higher_priority_goes_first_then_the_older_then_the_lower_id() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.placing import NEVER, NOW, A, B, capacity, gang, job, room
 
 from stoker.core.block import Blocks, Misfit
 from stoker.core.gang import Gang, InstanceRoom
@@ -16,6 +15,7 @@ from stoker.core.offer import FleetRoom, Offer, SpotPolicy
 from stoker.core.placement import Plan, plan
 from stoker.core.resources import Request
 from stoker.core.why import WhyCode
+from tests.core.placing import NEVER, NOW, A, B, capacity, gang, job, room
 
 
 @dataclass(frozen=True)

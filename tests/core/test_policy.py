@@ -30,8 +30,8 @@ schedules = st.builds(
     overlap=st.sampled_from(Overlap),
 )
 VALUES: dict[str, st.SearchStrategy[object]] = {
-    "replicas": counts,
-    "nodes": counts,
+    "replicas": st.integers(0, 100),
+    "nodes": st.integers(1, 100),
     "priority": counts,
     "retry": st.none() | retries,
     "schedule": st.none() | schedules,
@@ -76,3 +76,9 @@ def test_the_agent_must_have_stopped_before_the_server_gives_up(stop_after_s: fl
     """The other way round two copies could run at once; the message says what to change."""
     with pytest.raises(UserError, match="fail_after"):
         Disconnect(stop_after_s, fail_after_s)
+
+
+def test_a_run_of_more_jobs_than_the_limit_is_refused_with_the_number() -> None:
+    """Somebody writes replicas: 100000 where tasks of the swarm are meant."""
+    with pytest.raises(UserError, match="100000 jobs"):
+        Policy(replicas=100_000)

@@ -14,7 +14,7 @@ def fate(retry: Retry | None, reason: JobReason = EXITED, budget: Budget = FIRST
     return judge(retry, reason, 1, budget, now).fate
 
 
-@pytest.mark.parametrize("reason", set(JobReason) - BY_OTHERS)
+@pytest.mark.parametrize("reason", sorted(set(JobReason) - BY_OTHERS))
 def test_without_retry_configured_nothing_is_tried_again(reason: JobReason) -> None:
     assert fate(None, reason) is Fate.FAILED
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from tests.core.living import ALWAYS, Life
 
 from stoker.core.job_facts import AskStop, CleanedUp, Cleanup, Exited
 from stoker.core.job_facts import S as J
@@ -13,6 +12,7 @@ from stoker.core.retry import FIRST_TRY
 from stoker.core.run import deadline
 from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, S, StopAsked
 from stoker.core.schedule import Overlap, Schedule
+from tests.core.living import ALWAYS, Life
 
 HOUR = 3600.0
 SKIP = Schedule(("0 * * * *",))

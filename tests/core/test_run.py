@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
-from tests.core.living import ALWAYS, PROJECT_ID, RUN_ID, Life, machine, walk
 
 from stoker.core.backoff import DELAYS_S
 from stoker.core.ids import RunId
@@ -35,6 +34,7 @@ from stoker.core.run_facts import (
     TellOwner,
 )
 from stoker.core.schedule import Overlap, Schedule
+from tests.core.living import ALWAYS, PROJECT_ID, RUN_ID, Life, machine, walk
 
 MASTER = Policy(stop_criteria=StopCriteria.MASTER_DONE)
 SKIP, QUEUE = (Policy(schedule=Schedule(("0 * * * *",), overlap=overlap)) for overlap in (Overlap.SKIP, Overlap.QUEUE))

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.errors import UserError
-from stoker.core.schedule import MAX_LINES, Overlap, Schedule, due, next_after, parse_schedule
+from stoker.core.limits import MOST_CRON_LINES
+from stoker.core.schedule import Overlap, Schedule, due, next_after, parse_schedule
 
 BERLIN = "Europe/Berlin"
 # When clocks are changed in 2025: Berlin twice, New York twice, Lord Howe (by half an hour) twice.
@@ -105,7 +106,7 @@ def test_a_trigger_is_due_from_its_very_second() -> None:
         ("@daily", "expected a cron line of five fields"),
         ("0 0 * * " + "1," * 200 + "1", "expected a cron line of five fields"),
         ([], "expected 1 to"),
-        (["0 0 * * *"] * (MAX_LINES + 1), "expected 1 to"),
+        (["0 0 * * *"] * (MOST_CRON_LINES + 1), "expected 1 to"),
         ([7], "expected a cron line of five fields"),
     ],
 )

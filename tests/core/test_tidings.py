@@ -4,13 +4,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.core.living import PROJECT_ID, RUN_ID
 
 from stoker.core import managed_task as mt
 from stoker.core.policy import Policy
 from stoker.core.reason import CONSEQUENCES, JobEnd, JobReason, RunReason
 from stoker.core.run_facts import FINISHED, Run, S
 from stoker.core.tidings import news_of
+from tests.core.living import PROJECT_ID, RUN_ID
 
 USERS = (RunReason.STOPPED_BY_USER, RunReason.ABORTED_BY_USER)
 PROGRAMS = {
@@ -32,7 +32,7 @@ def news(machine_gone: bool = False, **fields: Any) -> mt.RunNews:
     return told
 
 
-@pytest.mark.parametrize("state", set(S) - {S.RUNNING} - FINISHED)
+@pytest.mark.parametrize("state", sorted(set(S) - {S.RUNNING} - FINISHED))
 def test_there_is_nothing_to_tell_before_it_runs_or_ends(state: S) -> None:
     """A retry inside the run is no recovery of the managed task."""
     assert news_of(a_run(state), False) is None
@@ -45,7 +45,7 @@ def test_it_runs_and_it_is_done() -> None:
     assert done.exit_code == 0
 
 
-@pytest.mark.parametrize("reason", USERS)
+@pytest.mark.parametrize("reason", sorted(USERS))
 def test_a_run_that_a_person_stopped_is_cleaned_up(reason: RunReason) -> None:
     assert isinstance(news(state=S.TERMINATED, reason=reason), mt.CleanedUp)
 

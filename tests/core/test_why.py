@@ -3,12 +3,12 @@
 from uuid import UUID
 
 import pytest
-from tests.core.placing import NOW, A, capacity, gang, only, room
 
 from stoker.core.gang import OnNoCapacity
 from stoker.core.offer import FleetRoom, Offer, SpotPolicy
 from stoker.core.placement import DETAILED, plan
 from stoker.core.why import WhyCode
+from tests.core.placing import NOW, A, capacity, gang, only, room
 
 
 @pytest.mark.parametrize("barred", ["cordoned", "unreachable since 12:00", "unhealthy: XID 79"])

@@ -1,8 +1,10 @@
 """Many callers, one path: coalesced, isolated, in order, said again when the database went away."""
 
 import asyncio
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -116,7 +118,9 @@ async def test_what_is_said_of_one_run_happens_in_the_order_it_was_said(database
             assert [row["note"] for row in notes] == [f"{number} replicas wanted" for number in numbers]
 
 
-@pytest.mark.parametrize("held", [1, LANES + 1])
+@pytest.mark.parametrize(
+    "held", [1, pytest.param(LANES + 1, marks=pytest.mark.xfail(reason="a busy run keeps its lane"))]
+)
 async def test_a_run_that_another_replica_holds_waits_and_holds_up_nobody_else(database: Databases, held: int) -> None:
     async with database() as db:
         desk = await desk_on(db)
@@ -129,13 +133,13 @@ async def test_a_run_that_another_replica_holds_waits_and_holds_up_nobody_else(d
                 # One by one, so that each would have a lane of its own.
                 stops.append(desk.stop(birth))
                 await asyncio.sleep(0)
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(3.0):
                 await asyncio.gather(*map(desk.stop, free), *map(desk.committer.commit, [desk.birth(), desk.birth()]))
             assert not any(stop.done() for stop in stops)
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(3.0):
             await asyncio.gather(*stops)
         for birth in births:
-            assert await state_of(db, birth) == "TERMINATING"
+            assert await state_of(db, birth) == "TERMINATED"
 
 
 async def test_changes_survive_lost_connections_and_happen_once(database: Databases) -> None:
@@ -147,16 +151,22 @@ async def test_changes_survive_lost_connections_and_happen_once(database: Databa
 
         async def caller() -> list[Change]:
             made = []
-            for _ in range(15):
+            for _ in range(20):
                 made.append(desk.birth())
                 await desk.committer.commit(made[-1])
                 await desk.stop(made[-1])
             return made
 
+        async def got_through(before: int) -> bool:
+            return len(desk.batches) > before or callers.done()
+
+        dice = random.Random(1)
         callers = asyncio.gather(*(caller() for _ in range(8)))
         while not callers.done():
             cut += await hand.fetchval(HANG_UP)
-            await asyncio.sleep(0.02)
+            # Cut off without end, nobody could get anything through.
+            await eventually(partial(got_through, len(desk.batches)), "something gets through")
+            await asyncio.sleep(dice.uniform(0.0, 0.02))
         births = [birth for made in await callers for birth in made]
         await hand.close()
         assert cut > 10
@@ -219,6 +229,7 @@ async def test_an_error_nobody_foresaw_is_told_to_its_caller_alone(
         assert await ask(db, "SELECT count(*) FROM run") == 8
 
 
+@pytest.mark.xfail(reason="an error in a listener leaves the callers of its batch waiting")
 async def test_a_listener_that_breaks_leaves_nobody_waiting(database: Databases) -> None:
     """What was committed is committed, whatever those who hear of it make of it."""
     heard: list[Batch] = []
@@ -230,7 +241,7 @@ async def test_a_listener_that_breaks_leaves_nobody_waiting(database: Databases)
     async with database() as db:
         desk = await desk_on(db, deaf)
         births = [desk.birth() for _ in range(3)]
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(3.0):
             await asyncio.gather(*map(desk.committer.commit, births))
         assert heard and await ask(db, "SELECT count(*) FROM run") == 3
 

@@ -1,6 +1,5 @@
 """The engine's door to the swarm, on a real PostgreSQL: whole lives of tasks, and servers that were away."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
@@ -19,6 +18,7 @@ from stoker.store.claim import End
 from stoker.store.database import Database
 from stoker.store.task import Draft
 from tests.conftest import Databases
+from tests.engine.conftest import engine_with, eventually
 
 PROJECT = ProjectId(UUID(int=0xC0FFEE))
 ANN, BOB = WorkerId(UUID(int=0xA)), WorkerId(UUID(int=0xB))
@@ -127,18 +127,15 @@ async def test_an_engine_that_starts_gives_a_full_new_period_when_it_was_alone(d
 
 
 async def test_an_engine_expires_workers_by_itself(database: Databases) -> None:
-    async with database() as db:
-        engine = Engine(db, Settings("a", listens=False, lease_s=0.2, period_s=0.1), {})
-        await engine.start()
-        try:
-            await engine.swarm.register(ANN, PROJECT, "w")
-            await engine.swarm.create([draft(A)])
-            await engine.swarm.claim(ANN, 1, 1)
-            async with asyncio.timeout(20):
-                while await states(db) != ["terminated"]:
-                    await asyncio.sleep(0.02)
-        finally:
-            await engine.stop()
+    async with database() as db, engine_with(db, {}, lease_s=0.2, period_s=0.1) as engine:
+        await engine.swarm.register(ANN, PROJECT, "w")
+        await engine.swarm.create([draft(A)])
+        await engine.swarm.claim(ANN, 1, 1)
+
+        async def lost() -> bool:
+            return await states(db) == ["terminated"]
+
+        await eventually(lost, "the lease is over")
 
 
 async def test_a_bulk_act_has_one_entry_in_the_journal(database: Databases) -> None:

@@ -18,7 +18,7 @@ from stoker.store import journal
 from stoker.store.database import Database
 from stoker.store.outbox import Errand
 from tests.conftest import Databases
-from tests.engine.conftest import NEVER_S, ask, die, engine_with, eventually
+from tests.engine.conftest import ask, die, engine_with, eventually
 from tests.engine.test_engine import Agents, host, run_of, until
 
 
@@ -165,11 +165,10 @@ async def test_more_errands_than_are_adopted_at_once(database: Databases, monkey
 
 async def test_two_living_replicas_share_the_work_and_do_nothing_twice(database: Databases) -> None:
     one, two = Prompt(), Prompt()
-    beats = {"heartbeat_s": 0.1, "dead_after_s": NEVER_S}
     async with (
         database() as db,
-        engine_with(db, one.performers(), "a", **beats) as a,
-        engine_with(db, two.performers(), "b", **beats) as b,
+        engine_with(db, one.performers(), "a", heartbeat_s=0.1) as a,
+        engine_with(db, two.performers(), "b", heartbeat_s=0.1) as b,
     ):
         births = await submit(a, 20)
         more = [run_of(b, f"more-{number}") for number in range(20)]

@@ -5,9 +5,6 @@ moment and started again. Then the faults stop, everything settles, and the tabl
 were told and with what the agents noted. `STOKER_KILLS=50` is the full form, `STOKER_SEED` another order of kills.
 """
 
-# Nothing else runs in the loop of this test, so reading files and waiting for processes there holds up nobody.
-# ruff: noqa: ASYNC110, ASYNC220, ASYNC240
-
 import asyncio
 import os
 import random
@@ -216,8 +213,7 @@ async def asked(database: Database, statement: str) -> int:
 async def judge(ledger: Ledger, database: Database) -> None:
     async with database.connection() as connection:
         runs = {row["id"]: row for row in await connection.fetch("SELECT id, name, state, reason FROM run")}
-        jobs = {row["id"]: row for row in await connection.fetch(
-            "SELECT id, run_id, replica, node, attempt, latest, state, exit_code FROM job ORDER BY attempt")}  # fmt: skip
+        jobs = {row["id"]: row for row in await connection.fetch("SELECT * FROM job ORDER BY attempt")}
         instances = {row["id"]: row for row in await connection.fetch("SELECT id, state, held FROM instance")}
         lines = await connection.fetch("SELECT kind, id, event, source, target FROM journal ORDER BY seq")
         assert await connection.fetchval("SELECT count(*) FROM outbox") == 0

@@ -1,6 +1,7 @@
 """What a replica does to the outside: the performers, over a network that loses, doubles and delays."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -122,8 +123,9 @@ class Agents:
         assert self.engine is not None
         change = await Teller(self.database, self.world.clock, self.engine.committer).tell_owner(errand, effect)
         for fact in change.facts:
-            if self.world.chance("news doubled", 0.2):
-                self.world.later(self.world.dice.uniform(1.0, 120.0), lambda fact=fact: self.world.deliver(fact))  # type: ignore[misc]
+            if self.world.chance("news doubled", 0.5):
+                late_s = self.world.dice.choice((1.0, 20.0, 60.0, 200.0))
+                self.world.later(late_s, partial(self.world.deliver, fact))
         return change
 
     async def call(self, host: Host, act: Callable[[], T]) -> T:

@@ -65,8 +65,8 @@ async def _live(seed: int, url: str, make: type[World]) -> History:
     await asyncio.sleep(0)
     _still(True)
     await connection.close()
-    violation = "" if world.violation is None else str(world.violation)
-    return History(seed, world.story, world.events, dict(world.rows), dict(world.faults_seen), violation)
+    sentence = "" if world.violation is None else str(world.violation)
+    return History(seed, world.story, world.events, dict(world.rows), dict(world.faults_seen), sentence)
 
 
 async def _connect(url: str) -> "asyncpg.Connection[asyncpg.Record]":

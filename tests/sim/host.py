@@ -37,6 +37,7 @@ class Task:
     order: Order
     record: shim.ShimTask
     fence: int
+    started: bool = False
     running: bool = False
     process: "asyncio.Task[None] | None" = None
     ended: job.Exited | job.AgentFailed | None = None
@@ -96,8 +97,9 @@ class Host:
         task = self.tasks.get(job_id)
         if task is None or task.record.state is not shim.S.RUNNING:
             raise Unavailable("the runner does not answer yet")
-        if not task.running:
-            task.running = True
+        if not task.started:
+            # Only once, also when its program is over already and the order is repeated.
+            task.started = task.running = True
             self.world.process_started(self, task.order.key)
             task.process = self.world.background(self._program(task))
         return True

@@ -16,7 +16,7 @@ from stoker.core.ids import ProjectId, TaskId, WorkerId
 from stoker.core.machine import Event, Row
 from stoker.core.task import ENDED, INACTIVE, Ended, GivenBack, Stopped, Task
 from stoker.engine.clock import Clock
-from stoker.engine.swarm import Swarm
+from stoker.engine.swarm import LEASE_S, Swarm
 from stoker.store.claim import Answer, Beat, End, Expired, Work
 from stoker.store.database import Connection, Database
 from stoker.store.task import Cancelled, Draft
@@ -49,6 +49,8 @@ class Mirror:
         self._commits = 0
         self._leases: dict[WorkerId, float] = {}
         self._lost: set[WorkerId] = set()
+        self.back_at = 0.0
+        """When replicas were there again after nobody was; `Swarming.watch` sees it, at most a moment too early."""
         self.graph = Graph(seen=self._rows.append)
 
     def broken(self, sentence: str) -> None:
@@ -157,6 +159,8 @@ class Mirror:
     def expire(self, now: float) -> None:
         for worker, until in self._leases.items():
             if until <= now and worker not in self._lost:
+                if now < self.back_at + LEASE_S:
+                    self.broken(f"worker {worker} was lost {now - self.back_at:.0f} s after the servers came back")
                 self._lost.add(worker)
                 self.graph.lose(worker, now)
 

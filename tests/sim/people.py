@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PROJECT = ProjectId(UUID(int=1))
 MANAGED_SPEC = '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 5.0}}'
 
+ENOUGH_EVENTS = 320
+"""A quiet seed lives longer."""
+
 
 class People:
     def __init__(self, world: "World") -> None:
@@ -39,10 +42,11 @@ class People:
         acts: list[tuple[Any, int]] = [
             (self.submit, 30), (self.submit_managed, 8), (self.stop, 8), (self.abort, 6), (self.scale, 10),
             (self.break_run, 1), (self.cordon, 3), (self.drain, 2), (self.delete, 2), (self.preempt, 6),
-            (self.cut, 6), (self.freeze, 3), (self.kill, 4), (self.freeze_server, 3), (self.cancel_managed, 4), (self.break_controller, 1),
+            (self.cut, 6), (self.freeze, 3), (self.kill, 4), (self.freeze_server, 3),
+            (self.cancel_managed, 4), (self.break_controller, 1),
             (self.limit, 2),
         ]  # fmt: skip
-        while world.now() < until_s and world.violation is None:
+        while (world.now() < until_s or world.events < ENOUGH_EVENTS) and world.violation is None:
             await world.pause(0.5, 9.0)
             act = dice.choices([act for act, _ in acts], [weight for _, weight in acts])[0]
             await act()

@@ -17,6 +17,7 @@ from stoker.store.database import Database
 from stoker.store.task import Draft
 from tests.sim.invariants import Violation
 from tests.sim.mirror import Mirror, Mirrored
+from tests.sim.server import DEAD_AFTER_S
 from tests.sim.worker import Execution, Worker
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PATIENCE_S = 10.0
+LOOK_S = 5.0
 GRAPHS = 3
 SHAPES = {
     "chain": ((0, 1), (1, 2), (2, 3), (3, 4)),
@@ -45,8 +47,8 @@ class Swarming:
         self.healed = False
         self.graphs = 0
 
-    def attach(self, database: Database, engine: Engine, dead_after_s: float) -> None:
-        engine.swarm = Mirrored(self.mirror, database, self.world.clock, engine.swarm.lease_s, dead_after_s)
+    def attach(self, database: Database, engine: Engine) -> None:
+        engine.swarm = Mirrored(self.mirror, database, self.world.clock, engine.swarm.lease_s, DEAD_AFTER_S)
 
     @property
     def over(self) -> bool:
@@ -104,8 +106,12 @@ class Swarming:
     def program(self, task: TaskId) -> tuple[float, int | None]:
         """How long this attempt of the task runs, and how it exits."""
         dice = self.world.dice
-        length_s = dice.choice((1.0, 5.0, 20.0, 50.0)) * dice.uniform(0.5, 1.0)
-        return length_s, dice.choices((0, 1, None), (80, 16, 4))[0]
+        length_s = dice.choice((2.0, 10.0, 30.0, 60.0)) * dice.uniform(0.5, 1.0)
+        return length_s, dice.choices((0, 1, None), (75, 20, 5))[0]
+
+    def hinted(self) -> bool:
+        """Over its socket an idle worker may hear that there is something to claim."""
+        return bool(self._some(AVAILABLE)) and self.world.dice.random() < 0.5
 
     def started(self, execution: Execution) -> None:
         """At most one execution of a task lives, unless the lease of the older one is over."""
@@ -119,6 +125,18 @@ class Swarming:
                         f"task {older.task} runs twice at once: {other.held}, {execution.held}, {record}"
                     )
         others.append(execution)
+
+    async def watch(self) -> None:
+        """Sees when replicas come back after nobody was there: each lease has a full new period from then on."""
+        present_at = self.world.now()
+        while not self.over:
+            now = self.world.now()
+            if any(server.engine is not None for server in self.world.servers):
+                if now - present_at > DEAD_AFTER_S + LOOK_S:
+                    self.world.note("the workers have somebody to talk to again")
+                    self.mirror.back_at = now - LOOK_S
+                present_at = now
+            await asyncio.sleep(LOOK_S)
 
     # Workers.
 
@@ -135,17 +153,17 @@ class Swarming:
     async def trouble(self) -> None:
         world, dice = self.world, self.world.dice
         while world.faults:
-            await world.pause(4.0, 30.0)
+            await world.pause(3.0, 24.0)
             if not self.workers or not world.faults:
                 continue
-            worker = dice.choice(self.workers)
-            match dice.choices(("kill", "freeze", "cut", "drain"), (25, 30, 30, 15))[0]:
+            worker = dice.choice([worker for worker in self.workers if worker.holding] or self.workers)
+            match dice.choices(("kill", "freeze", "cut", "drain"), (20, 35, 30, 15))[0]:
                 case "kill":
                     world.count("worker killed")
                     worker.kill()
                 case "freeze":
                     world.count("worker frozen")
-                    worker.frozen_until = world.now() + dice.choice((20.0, 100.0, 160.0))
+                    worker.frozen_until = world.now() + dice.choice((20.0, 85.0, 100.0, 160.0))
                 case "cut":
                     world.count("worker cut off")
                     worker.cut_until = world.now() + dice.choice((15.0, 40.0, 90.0, 140.0))
@@ -160,6 +178,7 @@ class Swarming:
         for _ in range(dice.randint(2, 3)):
             world.background(self.crew())
         world.background(self.trouble())
+        world.background(self.watch())
         acts = [(self.cancel, 5), (self.link, 8), (self.unlink, 4), (self.open, 3)]
         while not self.over and world.violation is None:
             await world.pause(2.0, 25.0)
@@ -190,7 +209,7 @@ class Swarming:
                 self.project,
                 INACTIVE if id in targets or dice.random() < 0.2 else AVAILABLE,
                 command=None if dice.random() < 0.2 or (shape, place) == ("barrier", 3) else '"work"',
-                max_retry_count=dice.randint(1, 3),
+                max_retry_count=dice.choice((1, 2, 3, 3)),
                 priority=dice.randint(0, 1),
             )
             for place, id in enumerate(ids)

@@ -79,8 +79,8 @@ def effect_performed_twice_by_a_performer_that_must_not(patch: Patch) -> None:
 
     def again(self: Host, job_id: Any, fence: int) -> bool:
         task = self.tasks.get(job_id)
-        if task is not None and task.running:
-            task.running = False
+        if task is not None:
+            task.started = False
         return run(self, job_id, fence)
 
     patch.setattr(Host, "run", again)

@@ -87,7 +87,8 @@ class Worker:
             self._start()
             await self._report()
             await self._give_back()
-            if not self.draining and world.now() >= self._claim_at and len(self.holding) < SLOTS + AHEAD:
+            due = world.now() >= self._claim_at or self.swarm.hinted()
+            if due and not self.draining and len(self.holding) < SLOTS + AHEAD:
                 await self._claim(SLOTS + AHEAD - len(self.holding))
         world.note(f"{self.name} leaves")
         self.leave()
@@ -149,8 +150,8 @@ class Worker:
         ends = [End(one.held, one.exit_status, one.stopped, one.started_at, one.ends_at) for one in ended]
         if world.chance("report lost", 0.1):
             return
-        if world.chance("report doubled", 0.2):
-            world.background(self._report_again(ends, world.dice.choice((1.0, 20.0, 90.0))))
+        if world.chance("report doubled", 0.3):
+            world.background(self._report_again(ends, world.dice.choice((1.0, 15.0, 40.0, 90.0))))
         try:
             answer = await self._call(lambda swarm: swarm.report(self.id, ends))
         except Unavailable:
@@ -197,7 +198,7 @@ class Worker:
         self.settled = number
         self.lease_until = max(self.lease_until, sent_at + LEASE_S)
         if not work:
-            self._claim_at = world.now() + world.dice.uniform(8.0, 25.0)
+            self._claim_at = world.now() + world.dice.uniform(15.0, 40.0)
 
     async def _beat(self) -> None:
         world = self.swarm.world

@@ -26,7 +26,7 @@ from tests.sim.faults import FAULTS
 from tests.sim.host import Host, Key, Program
 from tests.sim.invariants import Inspector, Violation
 from tests.sim.provider import Provider
-from tests.sim.server import DEAD_AFTER_S, Server
+from tests.sim.server import Server
 from tests.sim.swarm import Swarming
 
 EPOCH = 1_800_000_000.0
@@ -221,7 +221,7 @@ class World:
     # Beginning.
 
     def extra_loops(self, database: Database, engine: Engine) -> dict[str, Once]:
-        self.swarm.attach(database, engine, DEAD_AFTER_S)
+        self.swarm.attach(database, engine)
         return {}
 
     async def begin(self) -> None:

@@ -14,6 +14,11 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+
+from stoker.core.errors import Unavailable, UserError
+from stoker.store.cluster import PORT
+from stoker.store.database import ConnectionLost, Database
+from stoker.store.postgres import Embedded
 from tests.store.conftest import (
     NOBODY,
     as_root,
@@ -23,10 +28,6 @@ from tests.store.conftest import (
     running,
     wait_until,
 )
-
-from stoker.core.errors import Unavailable, UserError
-from stoker.store.database import ConnectionLost, Database
-from stoker.store.postgres import Embedded
 
 
 async def test_a_first_start_makes_a_private_database(home: Path) -> None:
@@ -78,10 +79,14 @@ async def test_a_pid_that_now_belongs_to_another_program(home: Path) -> None:
         await remember(server)
         other = server._cluster.account.popen(Path("/bin/sleep"), "600", cwd=Path("/"))
         pid_file = server._cluster.data / "postmaster.pid"
-        left_behind = pid_file.read_text().replace(f"{server.pid}\n", f"{other.pid}\n", 1)
+        lock_file = server._cluster.socket / f".s.PGSQL.{PORT}.lock"
+        left_behind = {
+            file: file.read_text().replace(f"{server.pid}\n", f"{other.pid}\n", 1) for file in (pid_file, lock_file)
+        }
     try:
-        pid_file.write_text(left_behind)
-        server._cluster.account.own(pid_file)
+        for file, text in left_behind.items():
+            file.write_text(text)
+            server._cluster.account.own(file)
         async with running(home) as again:
             assert await remembered(again) == 42
         assert other.poll() is None

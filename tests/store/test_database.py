@@ -7,12 +7,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
-from tests.conftest import Databases, url_of
 
 from stoker.core.errors import Broken, Unavailable, UserError
 from stoker.store import database as module
 from stoker.store.database import Connection, ConnectionLost, Database
 from stoker.store.postgres import Embedded
+from tests.conftest import Databases, url_of
 
 
 @asynccontextmanager

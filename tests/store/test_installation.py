@@ -14,6 +14,12 @@ from typing import NoReturn
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+
+from stoker.core.errors import UserError
+from stoker.store import installation
+from stoker.store import postgres as module
+from stoker.store.installation import Installation, account, shipped
+from stoker.store.postgres import Embedded
 from tests.store.conftest import (
     NOBODY,
     SERVER,
@@ -21,12 +27,6 @@ from tests.store.conftest import (
     running,
     unavailable,
 )
-
-from stoker.core.errors import UserError
-from stoker.store import installation
-from stoker.store import postgres as module
-from stoker.store.installation import Installation, account, shipped
-from stoker.store.postgres import Embedded
 
 
 @as_root

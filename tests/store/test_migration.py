@@ -4,10 +4,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.conftest import Databases
 
 from stoker.core.errors import Broken, UserError
 from stoker.store.migration import migrate, written
+from tests.conftest import Databases
 
 
 def write(directory: Path, **files: str) -> None:

@@ -1,7 +1,7 @@
 """The embedded PostgreSQL: started, killed, adopted, chosen."""
 
 # Nothing else runs in the loop of a test, so looking at files and waiting there holds up nobody.
-# ruff: noqa: ASYNC110, ASYNC240
+# ruff: noqa: ASYNC240
 
 import asyncio
 import os
@@ -13,6 +13,11 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+
+from stoker.core.errors import Conflict, StokerError, Unavailable
+from stoker.store import postgres as module
+from stoker.store.database import Database
+from stoker.store.postgres import Embedded, default_home, external_url, served
 from tests.store.conftest import (
     SWIFT,
     alive,
@@ -23,11 +28,6 @@ from tests.store.conftest import (
     serving,
     wait_until,
 )
-
-from stoker.core.errors import Conflict, StokerError, Unavailable
-from stoker.store import postgres as module
-from stoker.store.database import Database
-from stoker.store.postgres import Embedded, default_home, external_url, served
 
 
 async def test_by_default_what_is_committed_is_on_disk(home: Path) -> None:

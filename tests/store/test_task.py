@@ -10,6 +10,15 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from stoker.core.errors import Conflict, NotFound, UserError
+from stoker.core.graph import Edge, Held
+from stoker.core.ids import ProjectId, TaskId, WorkerId
+from stoker.core.machine import Machine, Row
+from stoker.core.task import AVAILABLE, ENDED, INACTIVE, OPEN_TO_EDGES, PENDING_CANCELLATION, RUNNING, TASK, Task
+from stoker.store import claim, continuation, task
+from stoker.store.claim import End
+from stoker.store.database import Database
 from tests.store.task_model import (
     ANN,
     BOB,
@@ -26,15 +35,6 @@ from tests.store.task_model import (
     swarm,
     task_id,
 )
-
-from stoker.core.errors import Conflict, NotFound, UserError
-from stoker.core.graph import Edge, Held
-from stoker.core.ids import ProjectId, TaskId, WorkerId
-from stoker.core.machine import Machine, Row
-from stoker.core.task import AVAILABLE, ENDED, INACTIVE, OPEN_TO_EDGES, PENDING_CANCELLATION, RUNNING, TASK, Task
-from stoker.store import claim, continuation, task
-from stoker.store.claim import End
-from stoker.store.database import Database
 
 
 class History:

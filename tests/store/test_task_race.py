@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.store.task_model import ANN, LEASE_S, NOW, WORKERS, Databases, claim_all, draft, end, states, swarm, task_id
 
 from stoker.core.errors import UserError
 from stoker.core.graph import Edge
@@ -15,6 +14,7 @@ from stoker.core.task import AVAILABLE, INACTIVE
 from stoker.store import claim, continuation, task
 from stoker.store.claim import End
 from stoker.store.database import Database
+from tests.store.task_model import ANN, LEASE_S, NOW, WORKERS, Databases, claim_all, draft, end, states, swarm, task_id
 
 MISCOUNTED = """
 SELECT t.id, t.pending_dependency_count FROM task t WHERE t.state = 'inactive' AND t.pending_dependency_count <> (
@@ -27,7 +27,7 @@ SELECT t.id, t.pending_dependency_count FROM task t WHERE t.state = 'inactive' A
 async def until_waiting(db: Database, *waiters: asyncio.Task[Any]) -> None:
     """Until each of these waits for a lock, or is done without."""
     async with asyncio.timeout(30), db.connection() as conn:
-        while await conn.fetchval(WAITING) < sum(not waiter.done() for waiter in waiters):  # noqa: ASYNC110
+        while await conn.fetchval(WAITING) < sum(not waiter.done() for waiter in waiters):
             await asyncio.sleep(0.005)
 
 

@@ -168,6 +168,7 @@ class _Stepping:
             fate=job.fate if job.latest else Fate.OPEN,
             reason=job.reason,
             exit_code=job.exit_code,
+            message=job.message,
             ran_s=job.ran_s(self.now),
             budget=job.budget,
         )

@@ -10,13 +10,9 @@ from enum import StrEnum
 from stoker.core.block import Blocks
 from stoker.core.ids import FleetId, InstanceId
 from stoker.core.job_facts import Freed, Taken
+from stoker.core.limits import LEAVING_GRACE_S, PROVIDER_SILENCE_S
 from stoker.core.machine import Effect, Event, Machine, Row, Then, TimeUp, ask, pairs, rows, stay
 from stoker.core.resources import Capacity
-
-PROVIDER_SILENCE_S = 1200.0
-"""How long a provider's machine may be silent before it is given up."""
-LEAVING_GRACE_S = 120.0
-"""How long jobs may take to stop when their machine is sent away."""
 
 
 class S(StrEnum):

@@ -18,12 +18,10 @@ from stoker.core.job_facts import (
     S,
     Unregister,
 )
+from stoker.core.limits import PROVIDER_SILENCE_S
 from stoker.core.machine import Effect, Event, Send, Then, TimeUp, ask
 from stoker.core.reason import CONSEQUENCES, JobEnd, JobReason
 from stoker.core.retry import Budget, Fate, judge
-
-PROVIDER_SILENCE_S = 1200.0
-"""How long a provider's machine may be silent; a host that a user owns may be silent without end."""
 
 
 def end(

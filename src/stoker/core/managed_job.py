@@ -35,6 +35,7 @@ from stoker.core import managed_task as mt
 from stoker.core.commitment import Outcome
 from stoker.core.errors import Broken, UserError
 from stoker.core.ids import ManagedJobId, ProjectId, derived
+from stoker.core.limits import MOST_TASKS_IN_A_MANAGED_JOB
 from stoker.core.machine import Event, Machine, Row, Then, TimeUp, ask, nothing, pairs, rows, stay
 from stoker.core.managed_task import MANAGED_TASK, CancelAsked, ManagedTask, ManagedTaskId, Scheduled
 
@@ -195,6 +196,10 @@ def create(
 def _edges(wanted: Sequence[TaskWanted]) -> list[tuple[int, ...]]:
     if not wanted:
         raise UserError("The job has no tasks.", hint="Give it at least one.")
+    if len(wanted) > MOST_TASKS_IN_A_MANAGED_JOB:
+        raise UserError(
+            f"The job has {len(wanted)} tasks.", hint=f"At most {MOST_TASKS_IN_A_MANAGED_JOB:,} are possible."
+        )
     index_of = {want.name: index for index, want in enumerate(wanted)}
     if len(index_of) < len(wanted):
         raise UserError("Two tasks have the same name.", hint="Give each task of a job its own name.")

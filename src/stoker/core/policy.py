@@ -7,6 +7,7 @@ from typing import Any
 
 from stoker.core.errors import UserError
 from stoker.core.gang import OnNoCapacity
+from stoker.core.limits import MOST_JOBS_IN_A_RUN
 from stoker.core.reason import RetryEvent
 from stoker.core.retry import Retry
 from stoker.core.schedule import Overlap, Schedule
@@ -51,6 +52,13 @@ class Policy:
     detach_limit_s: float = 300.0
     volumes: bool = False
     service: bool = False
+
+    def __post_init__(self) -> None:
+        if self.size > MOST_JOBS_IN_A_RUN:
+            raise UserError(
+                f"A run of {self.replicas} replicas with {self.nodes} nodes has {self.size} jobs.",
+                hint=f"A run has at most {MOST_JOBS_IN_A_RUN:,}; for more small commands use tasks.",
+            )
 
     @property
     def size(self) -> int:

@@ -45,7 +45,7 @@ def end(reason: RunReason, note: str = "", **fields: Any) -> Then:
 
 
 def end_job(run: Run, event: JobsChanged, now: float) -> Then:
-    return end(FATE_REASONS[event.fate], cause=event.reason, exit_code=event.exit_code)
+    return end(FATE_REASONS[event.fate], cause=event.reason, exit_code=event.exit_code, message=event.message)
 
 
 def end_all_done(run: Run, event: JobsChanged, now: float) -> Then:

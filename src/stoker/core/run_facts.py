@@ -137,6 +137,7 @@ class JobsChanged(Event):
     fate: Fate = Fate.OPEN
     reason: JobReason | None = None
     exit_code: int | None = None
+    message: str = ""
     ran_s: float = 0.0
     budget: Budget = FIRST_TRY
 

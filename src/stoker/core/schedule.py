@@ -14,9 +14,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from stoker.core.errors import Broken, UserError
+from stoker.core.limits import MOST_CRON_CHARS, MOST_CRON_LINES
 
-MAX_LINES = 32
-MAX_LINE_CHARS = 200
 _HINT = 'Write it as "30 2 * * *" (minute, hour, day of month, month, day of week).'
 # Any day will do to see whether a line ever matches: cronsim looks fifty years ahead.
 _SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)
@@ -40,8 +39,8 @@ class Schedule:
 
 def parse_schedule(cron: str | Sequence[str], zone: str = "UTC", overlap: str = "skip") -> Schedule:
     lines = (cron,) if isinstance(cron, str) else tuple(cron)
-    if not 1 <= len(lines) <= MAX_LINES:
-        raise UserError(f"schedule: expected 1 to {MAX_LINES} cron lines, got {len(lines)}.", hint=_HINT)
+    if not 1 <= len(lines) <= MOST_CRON_LINES:
+        raise UserError(f"schedule: expected 1 to {MOST_CRON_LINES} cron lines, got {len(lines)}.", hint=_HINT)
     if overlap not in {one.value for one in Overlap}:
         raise UserError(f"schedule: overlap {overlap!r} is not known.", hint="Write overlap: skip or overlap: queue.")
     _zone(zone)
@@ -49,7 +48,7 @@ def parse_schedule(cron: str | Sequence[str], zone: str = "UTC", overlap: str = 
 
 
 def _checked(line: object) -> str:
-    if not isinstance(line, str) or len(line) > MAX_LINE_CHARS or len(line.split()) != 5:
+    if not isinstance(line, str) or len(line) > MOST_CRON_CHARS or len(line.split()) != 5:
         raise UserError(f"schedule: expected a cron line of five fields, got {line!r}.", hint=_HINT)
     try:
         next(CronSim(line, _SOME_DAY))

@@ -14,6 +14,7 @@ from stoker.core.commitment import Moved
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
 from stoker.core.job_facts import Job
 from stoker.core.job_facts import S as J
+from stoker.core.limits import PAGE, WHOLE
 from stoker.core.managed_task import ManagedTask
 from stoker.core.run_facts import Run
 from stoker.core.run_facts import S as R
@@ -30,11 +31,7 @@ from stoker.store.bundle import Bundle, Part
 from stoker.store.database import Connection
 from stoker.store.outbox import Errand, NewWish
 
-WHOLE = 64
-"""A run of at most so many jobs is always loaded whole: one commit then does what an order means."""
 NOTIFY = Part("notify", "SELECT pg_notify($1, $2)", 2)
-PAGE = 256
-"""How many jobs an order to a larger run reaches in one commit."""
 
 
 @dataclass(slots=True)
@@ -119,7 +116,8 @@ async def _load_jobs(
 def _wants_whole(run: Run, addressed: bool) -> bool:
     if run.policy.size <= WHOLE or run.policy.service:
         return True
-    return addressed and run.policy.schedule is not None and run.state is R.PENDING
+    # A run that begins anew does so with all its jobs: a page might cut a replica in two.
+    return addressed and run.state is R.PENDING
 
 
 async def _present(tx: Connection, changes: Sequence[Change]) -> frozenset[UUID]:

@@ -18,6 +18,7 @@ import asyncpg
 import structlog
 
 from stoker.core.errors import Broken, Conflict, StokerError, Unavailable
+from stoker.core.limits import GIVE_UP_S, MOST_CHANGES, MOST_WAITING
 from stoker.core.machine import Refused
 from stoker.engine.batch import Batch, commit_batch
 from stoker.engine.change import Change
@@ -26,12 +27,6 @@ from stoker.engine.draft import Answer
 from stoker.store.database import Connection, Database
 
 LANES = 2
-MOST_CHANGES = 256
-"""In one batch."""
-MOST_WAITING = 50_000
-"""More changes than this are refused: the caller has to slow down."""
-GIVE_UP_S = 60.0
-"""How long changes wait for a database that is away."""
 BUSY_S = 0.003
 """When to try again what another replica holds."""
 

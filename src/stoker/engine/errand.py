@@ -15,6 +15,7 @@ from uuid import UUID
 import structlog
 
 from stoker.core.errors import Conflict, StokerError, Unavailable
+from stoker.core.limits import LONGEST_DELAY_S, MOST_ERRANDS, PAGE
 from stoker.core.machine import Effect
 from stoker.engine.change import Change
 from stoker.engine.clock import Clock
@@ -25,10 +26,7 @@ from stoker.store import outbox
 from stoker.store.database import Database
 from stoker.store.outbox import Errand
 
-MOST_AT_ONCE = 512
-PAGE = 256
 FIRST_DELAY_S = 0.25
-LONGEST_DELAY_S = 30.0
 
 log = structlog.get_logger()
 
@@ -53,7 +51,7 @@ class Errands:
         """Begin at once. What does not fit stays in the outbox, where `once` finds it."""
         started = 0
         for errand in errands:
-            if len(self._flying) >= MOST_AT_ONCE:
+            if len(self._flying) >= MOST_ERRANDS:
                 self._postponed()
                 break
             if errand.id not in self._flying:
@@ -66,13 +64,13 @@ class Errands:
         """Find errands that are due and not under way: postponed ones, adopted ones, those over the limit."""
         owner, now = self._committer.owner, self._clock.now()
         async with self._database.connection() as connection:
-            due = await outbox.mine(connection, owner, now, MOST_AT_ONCE + PAGE)
+            due = await outbox.mine(connection, owner, now, MOST_ERRANDS + PAGE)
             next_due = await outbox.next_due(connection, owner, now)
         started = 0
         for errand in due:
             if errand.id in self._flying:
                 continue
-            if len(self._flying) >= MOST_AT_ONCE:
+            if len(self._flying) >= MOST_ERRANDS:
                 return Counts(started, again_after_s=0.1)
             self._fly(errand, asyncio.get_running_loop().create_task(self._perform(errand, fresh=False)))
             started += 1

@@ -15,7 +15,7 @@ from stoker.core.managed_job import ManagedJob
 from stoker.store.database import Database
 
 CHANNEL = "stoker"
-PLACEMENT, MANAGED = "placement", "managed"
+PLACEMENT, MANAGED, ERRANDS = "placement", "managed", "errands"
 
 log = structlog.get_logger()
 
@@ -41,7 +41,7 @@ class Listener:
         self._database, self._owner, self._wake = database, owner, wake
 
     async def run(self) -> None:
-        """Losing the connection loses hints, and the loops' periods make up for them."""
+        """Losing the connection loses hints: the next one begins with a look at everything."""
         while True:
             try:
                 await self._listen()
@@ -55,6 +55,9 @@ class Listener:
         try:
             connection.add_termination_listener(lambda _: ended.set())
             await connection.add_listener(CHANNEL, self._heard)
+            # What was said while nobody listened, and what an interrupted commit left behind, is looked for now.
+            for name in (PLACEMENT, MANAGED, ERRANDS):
+                self._wake(name)
             await ended.wait()
         finally:
             await connection.close()

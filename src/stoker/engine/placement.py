@@ -13,6 +13,7 @@ from stoker.core.gang import Gang, InstanceRoom
 from stoker.core.ids import InstanceId, JobId, RunId
 from stoker.core.instance import LIVE, UP, Instance, S
 from stoker.core.job_facts import NoCapacity, Placed, Reserved
+from stoker.core.limits import MOST_GANGS
 from stoker.core.machine import Event
 from stoker.core.offer import FleetRoom, Offer
 from stoker.core.placement import Launch, Plan, plan
@@ -25,7 +26,6 @@ from stoker.store.database import Connection, Record
 from stoker.store.run import policy_of
 
 LOCK = 0x706C6163
-MOST_GANGS = 5_000
 
 WAITING = """
 SELECT job.id, job.run_id, job.replica, job.attempt, job.submitted_at, run.resources, run.policy,

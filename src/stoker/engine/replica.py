@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import structlog
 
+from stoker.core.limits import ADOPTED_AT_ONCE
 from stoker.engine.clock import Clock
 from stoker.engine.loop import Counts
 from stoker.store import outbox
@@ -12,7 +13,6 @@ from stoker.store.database import Database
 
 PERIOD_S = 2.0
 DEAD_AFTER_S = 8.0
-ADOPTED_AT_ONCE = 500
 
 log = structlog.get_logger()
 

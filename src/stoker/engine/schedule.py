@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from stoker.core.limits import PAGE
 from stoker.core.managed_job import schedule
 from stoker.core.managed_task import Scheduled
 from stoker.engine.change import Change, of_managed
@@ -9,8 +10,6 @@ from stoker.engine.commit import Committer
 from stoker.engine.loop import Counts
 from stoker.store import managed_job as store
 from stoker.store.database import Connection
-
-PAGE = 200
 
 
 class Scheduler:

@@ -11,6 +11,7 @@ from stoker.core.commitment import Moved
 from stoker.core.ids import RunId
 from stoker.core.instance import Instance
 from stoker.core.job_facts import Job
+from stoker.core.limits import PAGE
 from stoker.core.machine import TimeUp
 from stoker.core.managed_job import ManagedJob
 from stoker.core.run_facts import Run
@@ -22,7 +23,6 @@ from stoker.store import instance, job, managed_job, run
 from stoker.store.database import Connection, Database
 
 LOCK = 0x74696D65
-PAGE = 250
 
 NEXT = """
 SELECT least(
@@ -55,6 +55,8 @@ class Timer:
         if results:
             # More may be due, and what another commit held has to be told again.
             return Counts(len(results), again_after_s=0.0 if len(results) >= PAGE else 0.01)
+        # Whatever is committed while we ask may be missing in the answer: then any deadline wakes us once more.
+        self._next_at = float("inf")
         async with self._database.connection() as connection:
             at: float | None = await connection.fetchval(NEXT)
         self._next_at = at if at is not None else float("inf")

@@ -103,6 +103,8 @@ class Cluster:
         if pid_file and "postgres" not in dict(_commands_of(self.account.uid)).get(int(pid_file[0]), "postgres"):
             # The number now belongs to another program of this account, which PostgreSQL would take for itself.
             (self.data / "postmaster.pid").unlink()
+        # The same, and a postmaster that is dead but not buried yet: nobody listens here, for nobody of ours is left.
+        (self.socket / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Removes the socket directory if it is not below the home."""

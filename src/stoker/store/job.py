@@ -33,11 +33,10 @@ ORDER BY id
 LOAD_PAGE = """
 SELECT * FROM job
 WHERE run_id = $1
-  AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
-  AND (state <> 'TERMINATING' OR cleanup = 'stop' AND reason <> 'ABORTED_BY_USER')
-UNION
-SELECT * FROM job WHERE run_id = $1 AND latest AND fate = 'retry'
-ORDER BY state, id
+  AND (state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+       AND (state <> 'TERMINATING' OR cleanup = 'stop' AND reason <> 'ABORTED_BY_USER')
+       OR latest AND fate = 'retry')
+ORDER BY state = 'SUBMITTED', replica, node, attempt
 LIMIT $2
 """
 """Jobs that an order to the whole run may mean: active ones, those in their grace, those that wait for a retry."""

@@ -1,0 +1,36 @@
+"""Everything is bounded: the named maxima, in one place. Over one of them is a clear error, never a slow death."""
+
+# What a person may ask for.
+MOST_JOBS_IN_A_RUN = 10_000
+MOST_TASKS_IN_A_MANAGED_JOB = 1_000
+MOST_CRON_LINES = 32
+MOST_CRON_CHARS = 200
+
+# The committer.
+MOST_CHANGES = 256
+"""In one batch."""
+MOST_WAITING = 50_000
+"""Changes in the queue; more are refused, and the caller has to slow down."""
+GIVE_UP_S = 60.0
+"""How long changes wait for a database that is away."""
+WHOLE = 64
+"""A run of at most so many jobs is always loaded whole: one commit then does what an order means."""
+PAGE = 256
+"""How many jobs an order to a larger run reaches in one commit, and how many rows a loop looks at in one pass."""
+
+# Errands.
+MOST_ERRANDS = 512
+"""Under way at once in one replica."""
+ADOPTED_AT_ONCE = 500
+LONGEST_DELAY_S = 30.0
+"""Between two tries of an errand that fails."""
+
+# Placement.
+MOST_GANGS = 5_000
+"""Looked at in one pass, oldest first."""
+
+# Silence and leaving.
+PROVIDER_SILENCE_S = 1200.0
+"""How long a provider's machine may be silent; a host that a user owns may be silent without end."""
+LEAVING_GRACE_S = 120.0
+"""How long jobs may take to stop when their machine is sent away."""

@@ -1,0 +1,108 @@
+"""Deadlines: told when they come, not when a period is over."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, cast
+from uuid import uuid4
+
+from stoker.core.commitment import Moved
+from stoker.core.family import found
+from stoker.core.ids import ProjectId, RunId
+from stoker.core.policy import Policy
+from stoker.core.run_facts import S
+from stoker.engine.change import Change
+from stoker.engine.clock import Clock
+from stoker.engine.commit import Committer
+from stoker.engine.hint import PLACEMENT
+from stoker.engine.timer import Timer
+from stoker.store.database import Database
+from tests.conftest import Databases
+from tests.engine.conftest import NEVER_S, ask, die, engine_with
+from tests.engine.test_engine import Agents, host, run_of, until
+
+
+async def test_a_job_that_runs_too_long_is_ended_on_time(database: Databases) -> None:
+    """Its deadline is the only one, and no period would come to its help."""
+    async with database() as db, engine_with(db, Agents(exit_code=None).performers()) as engine:
+        await engine.commit(Change(instances=(host(engine),)))
+        birth = run_of(engine, max_duration_s=0.2)
+        await engine.commit(Change(runs=(birth,)))
+        await until(db, birth.run.id, "RUNNING")
+        begun = time.monotonic()
+        assert await until(db, birth.run.id, "TERMINATED", "FAILED") == "TERMINATED"
+        assert time.monotonic() - begun < 2.0
+        assert await ask(db, "SELECT reason FROM job") == "MAX_DURATION_EXCEEDED"
+        late_s = await ask(db, "SELECT at - (SELECT running_at FROM job) FROM journal WHERE event = 'TimeUp'")
+        assert 0.2 <= late_s <= 1.0
+
+
+async def test_a_nearer_deadline_comes_before_the_one_that_was_waited_for(database: Databases) -> None:
+    async with database() as db, engine_with(db, Agents(exit_code=None).performers()) as engine:
+        await engine.commit(Change(instances=(host(engine),)))
+        births = [run_of(engine, f"r{limit_s}", max_duration_s=limit_s) for limit_s in (500.0, 30.0, 0.3, 0.1)]
+        for birth in births:
+            await engine.commit(Change(runs=(birth,)))
+            await until(db, birth.run.id, "RUNNING", "TERMINATING", "TERMINATED")
+        for birth in reversed(births[2:]):
+            assert await until(db, birth.run.id, "TERMINATED") == "TERMINATED"
+        assert await ask(db, "SELECT count(*) FROM run WHERE state = 'RUNNING'") == 2
+
+
+async def test_the_deadlines_of_a_dead_replica_are_told_by_another(database: Databases) -> None:
+    """Deadlines are columns: who set one need not live until it comes."""
+    performers = Agents(exit_code=None).performers()
+    async with (
+        database() as db,
+        engine_with(db, performers, "a") as a,
+        engine_with(db, performers, "b", without=[PLACEMENT], period_s=0.3),
+    ):
+        await a.commit(Change(instances=(host(a),)))
+        birth = run_of(a, max_duration_s=0.5)
+        await a.commit(Change(runs=(birth,)))
+        await until(db, birth.run.id, "RUNNING")
+        await die(a)
+        assert await until(db, birth.run.id, "TERMINATED", "FAILED") == "TERMINATED"
+
+
+class Meanwhile:
+    """A database in which something is committed while the next deadline is being asked for."""
+
+    def __init__(self, happens: Callable[[], None], answer: float | None) -> None:
+        self._happens, self._answer = happens, answer
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator["Meanwhile"]:
+        yield self
+
+    async def fetchval(self, statement: str) -> float | None:
+        self._happens()
+        return self._answer
+
+
+class Nothing:
+    """Nothing is due."""
+
+    async def commit_planned(self, key: int, plan: Callable[..., Awaitable[Any]]) -> list[Any]:
+        return []
+
+
+class Standing:
+    def now(self) -> float:
+        return 1000.0
+
+
+async def test_a_deadline_set_while_the_next_one_is_asked_for_is_not_slept_over() -> None:
+    """The answer is older than the commit: without being woken again it would wait until the period is over."""
+    woken: list[str] = []
+    run = found(RunId(uuid4()), ProjectId(uuid4()), "r", Policy(), 0.0)
+    pending = replace(run, state=S.PENDING, resume_at=1001.0)
+
+    def commit() -> None:
+        timer.saw([Moved("run", run, pending, None, None)], woken.append)
+
+    database = Meanwhile(commit, 1000.0 + NEVER_S)
+    timer = Timer(cast(Database, database), cast(Clock, Standing()), cast(Committer, Nothing()))
+    await timer.once()
+    assert woken == ["timer"]

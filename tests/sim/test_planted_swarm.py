@@ -1,0 +1,54 @@
+"""The simulation can fail: bugs planted in the swarm's SQL are found within a few seeds, and only there."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from stoker.store import claim
+from tests.sim.campaign import databases, quiet
+from tests.sim.history import live
+
+SEEDS = range(1, 13)
+
+FENCE = "WHERE t.id = told.task_id AND t.worker_id = $2 AND t.attempt = told.attempt"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    quiet()
+    with databases(1) as (url,):
+        yield url
+
+
+def release_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The release of a success is carried out again, as by a retry that forgot what it had done."""
+    plain = claim.release_continuations
+
+    async def twice(*args: Any) -> int:
+        return await plain(*args) + await plain(*args)
+
+    monkeypatch.setattr(claim, "release_continuations", twice)
+
+
+def remove_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An end counts whoever reports it, of whichever attempt."""
+    assert FENCE in claim.END
+    # $2 stays named: PostgreSQL wants to know its type.
+    unfenced = "WHERE t.id = told.task_id AND t.worker_id IS NOT NULL AND $2::uuid IS NOT NULL"
+    monkeypatch.setattr(claim, "END", claim.END.replace(FENCE, unfenced))
+
+
+@pytest.mark.parametrize("plant", [release_twice, remove_the_fence])
+def test_a_planted_bug_is_found(url: str, plant: Callable[[pytest.MonkeyPatch], None]) -> None:
+    found: dict[int, str] = {}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        plant(monkeypatch)
+        for seed in SEEDS:
+            if violation := live(seed, url).violation:
+                found[seed] = violation
+                break
+    assert found, f"none of the seeds {SEEDS} found it"
+    for seed, violation in found.items():
+        assert "task" in violation
+        assert live(seed, url).violation == "", "without the bug the same seed is clean"

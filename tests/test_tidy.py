@@ -299,7 +299,7 @@ BAD: Final[list[tuple[Check, str, str]]] = [
     (note_without_issue, "a.py", "x = 1  # TO" + "DO: later"),
     (note_without_issue, "a.sql", "-- FIX" + "ME soon"),
     (bare_except, "a.py", "try:\n    f()\nexcept:\n    pass\n"),
-    (catch_all, "src/stoker/engine/commit.py", "try:\n    f()\nexcept Exception:\n    pass\n"),
+    (catch_all, "src/stoker/engine/batch.py", "try:\n    f()\nexcept Exception:\n    pass\n"),
     (catch_all, "src/a.py", "try:\n    f()\nexcept (OSError, Exception) as error:\n    raise\n"),
     (catch_all, "src/stoker/engine/loop.py", "try:\n    f()\nexcept BaseException:\n    pass\n"),
     (printing, "a.py", "def f():\n    print('x')\n"),

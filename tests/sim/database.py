@@ -44,6 +44,7 @@ class SimDatabase(Database):
     def __init__(self, world: "World", server: "Server", line: Line, after: Callable[[], Awaitable[None]]) -> None:
         self._world, self._server, self._line, self._after = world, server, line, after
         self.url = "simulated"
+        self._life = server.lives
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -74,7 +75,7 @@ class SimDatabase(Database):
             self._after_commit()
 
     def _alive(self) -> None:
-        if not self._server.alive:
+        if not self._server.alive or self._server.lives != self._life:
             raise Killed
 
     def _before_commit(self) -> None:

@@ -50,7 +50,7 @@ class Mirror:
         self._leases: dict[WorkerId, float] = {}
         self._lost: set[WorkerId] = set()
         self.back_at = 0.0
-        """When replicas were there again after nobody was; `Swarming.watch` sees it, at most a moment too early."""
+        """When the first replica began to come back after nobody was there."""
         self.graph = Graph(seen=self._rows.append)
 
     def broken(self, sentence: str) -> None:

@@ -31,6 +31,7 @@ class Server:
         self.alive = False
         self.engine: Engine | None = None
         self.frozen_until = 0.0
+        self.lives = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -47,6 +48,7 @@ class Server:
 
     def start(self) -> None:
         self.alive = True
+        self.lives += 1
         self.frozen_until = 0.0
         self.world.note(f"server {self.name} starts")
         self.spawn(self._life())

@@ -44,10 +44,15 @@ class Swarming:
         self.workers: list[Worker] = []
         self.accepted: set[TaskId] = set()
         self.executions: dict[TaskId, list[Execution]] = {}
+        self.present_at = world.now()
         self.healed = False
         self.graphs = 0
 
     def attach(self, database: Database, engine: Engine) -> None:
+        """A new life of a replica. After nobody was there each lease has a full new period."""
+        if self.world.now() - self.present_at > DEAD_AFTER_S + LOOK_S:
+            self.world.note("the workers have somebody to talk to again")
+            self.mirror.back_at = self.present_at = self.world.now()
         engine.swarm = Mirrored(self.mirror, database, self.world.clock, engine.swarm.lease_s, DEAD_AFTER_S)
 
     @property
@@ -127,15 +132,10 @@ class Swarming:
         others.append(execution)
 
     async def watch(self) -> None:
-        """Sees when replicas come back after nobody was there: each lease has a full new period from then on."""
-        present_at = self.world.now()
+        """Sees until when there was a replica that the workers could talk to."""
         while not self.over:
-            now = self.world.now()
             if any(server.engine is not None for server in self.world.servers):
-                if now - present_at > DEAD_AFTER_S + LOOK_S:
-                    self.world.note("the workers have somebody to talk to again")
-                    self.mirror.back_at = now - LOOK_S
-                present_at = now
+                self.present_at = self.world.now()
             await asyncio.sleep(LOOK_S)
 
     # Workers.

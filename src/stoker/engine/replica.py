@@ -31,8 +31,10 @@ class Replica:
     async def register(self) -> None:
         """An earlier life under the same name is over: whoever runs us lets only one process have it."""
         async with self._database.transaction() as tx:
-            self.epoch = await replica_store.register(tx, self._name, self._clock.now())
-        self._began(self.epoch)
+            epoch = await replica_store.register(tx, self._name, self._clock.now())
+        # Only now: an epoch whose commit was in doubt is not ours, and the next register ends it.
+        self.epoch = epoch
+        self._began(epoch)
 
     async def once(self) -> Counts:
         now = self._clock.now()

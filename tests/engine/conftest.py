@@ -35,9 +35,9 @@ async def die(engine: Engine) -> None:
     """As by SIGKILL: its loops and errands end where they are, and nothing is handed back."""
     for task in engine._tasks:
         task.cancel()
-    engine.errands.abandon()
+    await engine.errands.settle(0)
     await asyncio.gather(*engine._tasks, return_exceptions=True)
-    await engine.errands.settled()
+    await engine.errands.settle(5)
 
 
 async def ask(db: Database, statement: str, *arguments: object) -> Any:

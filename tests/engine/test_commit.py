@@ -118,9 +118,7 @@ async def test_what_is_said_of_one_run_happens_in_the_order_it_was_said(database
             assert [row["note"] for row in notes] == [f"{number} replicas wanted" for number in numbers]
 
 
-@pytest.mark.parametrize(
-    "held", [1, pytest.param(LANES + 1, marks=pytest.mark.xfail(reason="a busy run keeps its lane"))]
-)
+@pytest.mark.parametrize("held", [1, LANES + 1])
 async def test_a_run_that_another_replica_holds_waits_and_holds_up_nobody_else(database: Databases, held: int) -> None:
     async with database() as db:
         desk = await desk_on(db)
@@ -229,7 +227,6 @@ async def test_an_error_nobody_foresaw_is_told_to_its_caller_alone(
         assert await ask(db, "SELECT count(*) FROM run") == 8
 
 
-@pytest.mark.xfail(reason="an error in a listener leaves the callers of its batch waiting")
 async def test_a_listener_that_breaks_leaves_nobody_waiting(database: Databases) -> None:
     """What was committed is committed, whatever those who hear of it make of it."""
     heard: list[Batch] = []

@@ -110,7 +110,7 @@ async def test_a_replica_that_was_frozen_begins_anew_and_its_late_orders_have_a_
             assert a.replica.epoch > b.replica.epoch > epoch
             assert a.committer.owner == a.replica.epoch
             frozen.free.set()
-            await a.errands.settled()
+            await a.errands.settle(10)
             # It is one of the living again, with work of its own.
             more = run_of(a, "more")
             await a.commit(Change(runs=(more,)))

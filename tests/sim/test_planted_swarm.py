@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stoker.store import claim
+from stoker.store import claim, continuation
 from tests.sim.campaign import databases, quiet
 from tests.sim.history import live
 
@@ -23,7 +23,7 @@ def url() -> Iterator[str]:
 
 def release_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The release of a success is carried out again, as by a retry that forgot what it had done."""
-    plain = claim.release_continuations
+    plain = continuation.release_continuations
 
     async def twice(*args: Any) -> int:
         return await plain(*args) + await plain(*args)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from uuid import UUID
 
 import asyncpg
@@ -41,6 +42,8 @@ class _Waiting:
     change: Change
     families: frozenset[UUID]
     since: float
+    due: float = 0.0
+    """Not before: another replica held what it is about."""
     answer: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -93,8 +96,9 @@ class Committer:
     async def close(self) -> None:
         """Takes nothing new and waits for what is under way."""
         self._closed = True
-        while self._running:
-            await asyncio.wait(self._running)
+        while self._running or self._queue:
+            self._fill_lanes()
+            await (asyncio.wait(self._running) if self._running else asyncio.sleep(BUSY_S))
 
     def _fill_lanes(self) -> None:
         while len(self._running) < self._lanes:
@@ -111,10 +115,10 @@ class Committer:
         """The oldest changes whose families no other lane has; order within a family is kept."""
         taken: list[_Waiting] = []
         passed: list[_Waiting] = []
-        blocked = set(self._busy)
+        blocked, now = set(self._busy), asyncio.get_running_loop().time()
         while self._queue and len(taken) < MOST_CHANGES:
             one = self._queue.popleft()
-            if one.families.isdisjoint(blocked):
+            if one.due <= now and one.families.isdisjoint(blocked):
                 taken.append(one)
             else:
                 blocked |= one.families
@@ -131,33 +135,52 @@ class Committer:
 
     async def _run(self, batch: list[_Waiting]) -> None:
         try:
-            await self._try(batch)
+            left = await self._try(batch)
         except asyncio.CancelledError:
             for one in batch:
                 one.answer.cancel()
             raise
+        except Exception as error:  # noqa: BLE001 - whatever broke, nobody is left waiting
+            _fail(batch, _explained(error))
+        else:
+            self._put_back(left)
 
-    async def _try(self, batch: list[_Waiting]) -> None:
-        for tries in range(1_000_000):
+    def _put_back(self, left: list[_Waiting]) -> None:
+        """First in line again, in a moment; until then its lane is free for others."""
+        if not left:
+            return
+        loop = asyncio.get_running_loop()
+        for one in left:
+            one.due = loop.time() + BUSY_S
+        self._queue.extendleft(reversed(left))
+        loop.call_later(BUSY_S, self._fill_lanes)
+
+    async def _try(self, batch: list[_Waiting]) -> list[_Waiting]:
+        """Returns what another replica holds."""
+        for tries in count():
             try:
-                result = await self._attempt(batch)
+                return self._settle(batch, await self._attempt(batch))
             except Unavailable as error:
                 # Also when the COMMIT itself was cut off: said again, what did happen is stale.
                 if self._too_old(batch[0]):
-                    return _fail(batch, error)
-                await asyncio.sleep(min(0.05 * 2**tries, 2.0))
-                continue
+                    _fail(batch, error)
+                    break
+                await asyncio.sleep(min(0.05 * 2 ** min(tries, 10), 2.0))
             except Exception as error:  # noqa: BLE001 - alone, the change at fault is told; the others go on
-                if len(batch) == 1:
-                    return _fail(batch, _explained(error))
-                middle = len(batch) // 2
-                await self._try(batch[:middle])
-                return await self._try(batch[middle:])
-            batch = self._settle(batch, result)
-            if not batch:
-                return None
-            await asyncio.sleep(BUSY_S)
-        return None
+                if len(batch) > 1:
+                    return await self._halve(batch)
+                _fail(batch, _explained(error))
+                break
+        return []
+
+    async def _halve(self, batch: list[_Waiting]) -> list[_Waiting]:
+        middle = len(batch) // 2
+        left = await self._try(batch[:middle])
+        held = frozenset[UUID]().union(*(one.families for one in left))
+        # What was said later of a family that is held must not overtake what was said before.
+        left += [one for one in batch[middle:] if not one.families.isdisjoint(held)]
+        rest = [one for one in batch[middle:] if one.families.isdisjoint(held)]
+        return left + (await self._try(rest) if rest else [])
 
     async def _attempt(self, batch: list[_Waiting]) -> Batch:
         async with self._database.transaction() as tx:
@@ -166,7 +189,6 @@ class Committer:
 
     def _settle(self, batch: list[_Waiting], result: Batch) -> list[_Waiting]:
         """Answer what was committed; return what another replica held."""
-        self._listener(result)
         left: list[_Waiting] = []
         for place, one in enumerate(batch):
             answer = result.answers.get(place)
@@ -174,7 +196,15 @@ class Committer:
                 left.append(one)
             elif not one.answer.done():
                 one.answer.set_result(answer)
+        self._heard(result)
         return left
+
+    def _heard(self, batch: Batch) -> None:
+        try:
+            self._listener(batch)
+        except Exception as error:
+            # It is committed, whatever those who hear of it make of it.
+            log.error("a listener broke", exc_info=error)
 
     def _too_old(self, one: _Waiting) -> bool:
         return self._closed or asyncio.get_running_loop().time() - one.since > GIVE_UP_S

@@ -24,6 +24,9 @@ from stoker.engine.tell import Teller
 from stoker.engine.timer import Timer
 from stoker.store.database import Database
 
+STOP_S = 10.0
+"""How long a stop waits for errands under way; the next replica performs the rest again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -106,7 +109,7 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.errands.settled()
+        await self.errands.settle(STOP_S)
         await self.committer.close()
         await self.replica.leave()
 

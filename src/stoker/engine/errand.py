@@ -76,15 +76,12 @@ class Errands:
             started += 1
         return Counts(started, None if next_due is None else next_due - now)
 
-    async def settled(self) -> None:
-        """Waits until nothing is under way; for an orderly end."""
-        while self._flying:
-            await asyncio.wait(self._flying.values())
-
-    def abandon(self) -> None:
-        """Another replica has these errands now."""
-        for task in self._flying.values():
-            task.cancel()
+    async def settle(self, patience_s: float) -> None:
+        """For an orderly end: what is under way may end, and is left to others when it takes too long."""
+        if self._flying:
+            _, late = await asyncio.wait(self._flying.values(), timeout=patience_s)
+            for task in late:
+                task.cancel()
 
     def _fly(self, errand: Errand, task: "asyncio.Task[None]") -> None:
         self._flying[errand.id] = task

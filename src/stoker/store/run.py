@@ -79,7 +79,8 @@ def insert(bundle: Bundle, runs: Sequence[Run], resources: Mapping[RunId, str]) 
     rows = [
         (run.id, run.project_id, run.name, json.dumps(run.policy.to_json()), resources[run.id], run.submitted_at,
          run.owner_id, run.owner_attempt, *_changing(run))
-        for run in runs
+        # In one order everywhere: two replicas that insert the same names must not wait for each other.
+        for run in sorted(runs, key=lambda run: run.name)
     ]  # fmt: skip
     bundle.add(INSERT, columns(rows))
 

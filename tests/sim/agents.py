@@ -59,8 +59,9 @@ class Agents:
         return self._said(errand, job.TaskAccepted(attempt=errand.attempt)) if taken else Change()
 
     async def submit_job(self, errand: Errand, effect: job.SubmitJob) -> Change:
-        host = await self._host(errand)
-        taken = await self.call(host, lambda: host.run(errand.target, errand.fence))
+        order, host = await self._order(errand), await self._host(errand)
+        act = partial(host.run, errand.target, errand.fence) if host.has_shim else partial(host.pod, order)
+        taken = await self.call(host, act)
         return self._said(errand, job.RunnerAccepted(attempt=errand.attempt)) if taken else Change()
 
     async def ask_stop(self, errand: Errand, effect: job.AskStop) -> Change:
@@ -93,8 +94,10 @@ class Agents:
             raise Unavailable("the provider does not answer")
         if id in self.world.owned:
             return Change(facts=(of_instance(id, Launched("reached")),))
+        async with self.database.connection() as connection:
+            shim = (await instance_store.get(connection, id)).shim
         try:
-            handle = self.world.provider.create(id)
+            handle = self.world.provider.create(id, shim)
         except Refusal as refusal:
             return Change(facts=(of_instance(id, Refused(str(refusal))),))
         await self.world.pause(0.1, 5.0)

@@ -11,7 +11,8 @@ FAULTS = frozenset(
         "connection lost after the commit",
         # Hosts, programs and what holds them.
         "host cut off", "host frozen", "agent stopped a job by its own clock", "hook failed", "undo failed",
-        "program ignores SIGTERM", "gateway away", "volume will not detach",
+        "program ignores SIGTERM", "agent fails under a running job", "machine goes with the program",
+        "gateway away", "volume will not detach",
         # The provider.
         "provider refuses", "provider creates and forgets", "provider refuses and creates", "machine never comes up",
         "provider is slow to destroy", "machine preempted", "orphan destroyed", "launch is impossible",

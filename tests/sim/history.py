@@ -6,6 +6,7 @@ from typing import Any
 
 import asyncpg
 
+from stoker.core import limits
 from stoker.core.managed_task import CancelAsked
 from stoker.core.run_facts import StopAsked
 from stoker.engine.change import Change, of_managed, of_run
@@ -13,10 +14,10 @@ from tests.sim.database import Line
 from tests.sim.invariants import Violation
 from tests.sim.people import People
 from tests.sim.server import task_factory
+from tests.sim.theme import theme_of
 from tests.sim.vloop import run as run_virtually
 from tests.sim.world import World
 
-CHAOS_S = 240.0
 SETTLE_S = 4 * 3600.0
 LOOK_S = 20.0
 
@@ -45,7 +46,12 @@ class History:
 
 
 def live(seed: int, url: str, *, make: type[World] = World) -> History:
-    return run_virtually(_live(seed, url, make))
+    theme, usual = theme_of(seed), (limits.WHOLE, limits.PAGE)
+    limits.WHOLE, limits.PAGE = theme.whole, theme.page
+    try:
+        return run_virtually(_live(seed, url, make))
+    finally:
+        limits.WHOLE, limits.PAGE = usual
 
 
 async def _live(seed: int, url: str, make: type[World]) -> History:
@@ -87,7 +93,7 @@ async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]
     world.background(_restart(world))
     world.background(_leases(world))
     world.background(world.swarm.live())
-    await people.live(world.now() + CHAOS_S)
+    await people.live(world.now() + world.theme.chaos_s)
     await _heal(world, people)
     await _settle(world)
     if world.violation is not None:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -11,6 +11,7 @@ from stoker.core import job_facts as job
 from stoker.core import shim_task as shim
 from stoker.core.errors import Unavailable
 from stoker.core.machine import Effect, Event
+from stoker.core.reason import JobReason
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -54,6 +55,8 @@ class Host:
     owned: bool
     alive: bool = True
     cut: bool = False
+    stillborn: bool = False
+    has_shim: bool = True
     frozen: bool = False
     tasks: dict[UUID, Task] = field(default_factory=dict)
     fences: dict[UUID, int] = field(default_factory=dict)
@@ -62,7 +65,7 @@ class Host:
 
     @property
     def reachable(self) -> bool:
-        return self.alive and not self.cut and not self.frozen
+        return self.alive and not self.cut and not self.frozen and not self.stillborn
 
     def touch(self) -> None:
         self.heard_at = self.world.now()
@@ -89,6 +92,15 @@ class Host:
         self.tasks[order.job_id] = task
         self.world.background(self._work(task))
         return True
+
+    def pod(self, order: Order) -> bool:
+        """A machine without a shim: the container came with it."""
+        if not self.fenced(order.job_id, order.fence) and order.job_id not in self.tasks:
+            begun = shim.submit(order.job_id, shim.Runtime.PROCESS, self.world.now())
+            task = Task(order, replace(begun, state=shim.S.RUNNING, begun=shim.HOOKS), order.fence)
+            self.tasks[order.job_id] = task
+            self.world.background(self._work(task))
+        return self.run(order.job_id, order.fence)
 
     def run(self, job_id: UUID, fence: int) -> bool:
         """The runner takes the job; until the container runs there is no runner to take it."""
@@ -204,6 +216,10 @@ class Host:
         task.polite = not self.world.chance("program ignores SIGTERM", 0.1)
         await self.world.pause(program.least_s, program.most_s)
         await self._awake()
+        if self.world.chance("agent fails under a running job", 0.03):
+            self._halt(task)
+            self._tell(task, job.AgentFailed(JobReason.EXECUTOR_ERROR, "the runner died"))
+            return
         if self.alive and not program.endless:
             self._exit(task, program.ends(self.world.dice))
         while program.endless and self.alive and task.running:
@@ -222,6 +238,9 @@ class Host:
         self._halt(task)
         self._step(task, shim.Exited(exited.exit_code, oom=exited.oom))
         self._tell(task, exited)
+
+        if exited.exit_code and not self.owned and self.world.chance("machine goes with the program", 0.2):
+            self.world.provider.preempt(self.id, 0.0)
 
     def _halt(self, task: Task) -> None:
         if task.running:

@@ -17,12 +17,17 @@ from stoker.core.retry import Retry
 from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, StopAsked
 from stoker.core.schedule import parse_schedule
 from stoker.engine.change import Change, ManagedBirth, RunBirth, of_instance, of_managed, of_run
+from tests.sim.theme import ACTS, KINDS
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
 PROJECT = ProjectId(UUID(int=1))
-MANAGED_SPEC = '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 5.0}}'
+MANAGED_SPECS = (
+    '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 5.0}}',
+    '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 5.0, "nodes": 2, "waiting_instance_s": 60.0}}',
+    '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 30.0, "waiting_runner_s": 30.0}}',
+)
 
 ENOUGH_EVENTS = 320
 """A quiet seed lives longer."""
@@ -38,18 +43,11 @@ class People:
 
     async def live(self, until_s: float) -> None:
         """Acts at random moments until the time is over."""
-        dice, world = self.world.dice, self.world
-        acts: list[tuple[Any, int]] = [
-            (self.submit, 30), (self.submit_managed, 8), (self.stop, 8), (self.abort, 6), (self.scale, 10),
-            (self.break_run, 1), (self.cordon, 3), (self.drain, 2), (self.delete, 2), (self.preempt, 6),
-            (self.cut, 6), (self.freeze, 3), (self.kill, 4), (self.freeze_server, 3),
-            (self.cancel_managed, 4), (self.break_controller, 1),
-            (self.limit, 2),
-        ]  # fmt: skip
+        dice, world, theme = self.world.dice, self.world, self.world.theme
+        acts = ACTS | dict(theme.acts)
         while (world.now() < until_s or world.events < ENOUGH_EVENTS) and world.violation is None:
-            await world.pause(0.5, 9.0)
-            act = dice.choices([act for act, _ in acts], [weight for _, weight in acts])[0]
-            await act()
+            await world.pause(*theme.pause_s)
+            await getattr(self, dice.choices(list(acts), list(acts.values()))[0])()
 
     async def submit(self) -> None:
         world = self.world
@@ -66,7 +64,8 @@ class People:
 
     def policy(self) -> Policy:
         dice = self.world.dice
-        kind = dice.choices(("task", "array", "gang", "service", "cron"), (40, 20, 20, 15, 8))[0]
+        kinds = KINDS | dict(self.world.theme.kinds)
+        kind = dice.choices(list(kinds), list(kinds.values()))[0]
         chosen: dict[str, Any] = {
             "retry": self.retry(),
             "priority": dice.choice((10, 50, 90)),
@@ -89,7 +88,7 @@ class People:
             chosen |= {"service": True, "replicas": dice.randint(0, 2), "max_duration_s": None}
         elif kind == "cron":
             overlap = dice.choice(("skip", "queue"))
-            chosen["schedule"] = parse_schedule("*/3 * * * *", overlap=overlap)
+            chosen["schedule"] = parse_schedule(dice.choice(("* * * * *", "*/3 * * * *")), overlap=overlap)
         return Policy(**chosen)
 
     def retry(self) -> Retry | None:
@@ -116,15 +115,20 @@ class People:
         ]
         id = ManagedJobId(world.new_id())
         aggregate = create(id, PROJECT, f"managed-{len(self.managed)}", wanted, world.now(), dice.choice((0, 5)))
-        specs = {task.id: MANAGED_SPEC for task in aggregate.tasks}
+        specs = {task.id: dice.choice(MANAGED_SPECS) for task in aggregate.tasks}
         self.managed.append(id)
         await world.ask(Change(managed=(ManagedBirth(aggregate, specs),)))
         if dice.random() < 0.95:
             await world.ask(Change(facts=(of_managed(id, id, Submitted()),)))
 
+    async def _run(self) -> RunId | None:
+        """Any run that has not finished, also one that a managed task launched."""
+        unfinished = "SELECT id FROM run WHERE state NOT IN ('TERMINATED', 'FAILED', 'DONE') ORDER BY id"
+        id = await self.world.pick(unfinished)
+        return None if id is None else RunId(id)
+
     async def stop(self) -> None:
-        if self.runs:
-            run = self.world.dice.choice(self.runs)
+        if (run := await self._run()) is not None:
             self.world.note(f"stops {str(run)[-6:]}")
             await self.world.ask(Change(facts=(of_run(run, StopAsked(by="ann")),)))
             if self.world.dice.random() < 0.4:
@@ -132,8 +136,7 @@ class People:
                 await self.world.ask(Change(facts=(of_run(run, AbortAsked(by="ann")),)))
 
     async def abort(self) -> None:
-        if self.runs:
-            run = self.world.dice.choice(self.runs)
+        if (run := await self._run()) is not None:
             await self.world.ask(Change(facts=(of_run(run, AbortAsked(by="bob")),)))
 
     async def scale(self) -> None:
@@ -143,8 +146,7 @@ class People:
             await self.world.ask(Change(facts=(of_run(run, ReplicasWanted(wanted)),)))
 
     async def break_run(self) -> None:
-        if self.runs:
-            run = self.world.dice.choice(self.runs)
+        if (run := await self._run()) is not None:
             await self.world.ask(Change(facts=(of_run(run, Broke(RunReason.SERVER_ERROR)),)))
 
     async def cancel_managed(self) -> None:
@@ -194,13 +196,24 @@ class People:
             tag = self.world.dice.choice(list(self.world.provider.machines))
             self.world.provider.preempt(tag, self.world.dice.choice((0.0, 0.0, 30.0)))
 
+    async def preempt_early(self) -> None:
+        """The provider changes its mind before the machine is there."""
+        coming = "SELECT id FROM instance WHERE state IN ('PENDING', 'PROVISIONING') AND NOT owned ORDER BY id"
+        if (id := await self.world.pick(coming)) is not None:
+            self.world.post_instance(id, inst.PreemptionNoticed())
+
+    async def retire(self) -> None:
+        """The fleet was changed, and does not want this one any more."""
+        if (id := await self._instance(owned=False)) is not None:
+            await self.world.ask(Change(facts=(of_instance(id, inst.Unwanted("the fleet changed")),)))
+
     async def cut(self) -> None:
         """A host out of reach for a short while or for long, and back again."""
         if hosts := [host for host in self.world.hosts.values() if host.alive and not host.cut]:
             host = self.world.dice.choice(hosts)
             host.cut = True
             self.world.count("host cut off")
-            self.world.later(self.world.dice.choice((10.0, 60.0, 200.0, 1500.0)), lambda: self.heal(host))
+            self.world.later(self.world.dice.choice((10.0, 60.0, 200.0, 1600.0)), lambda: self.heal(host))
 
     async def freeze(self) -> None:
         if hosts := [host for host in self.world.hosts.values() if host.alive and not host.frozen]:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 FLEET = FleetId(UUID(int=7))
-OFFER = Offer(
-    "cloud", "medium", "here", Capacity(cpu=4, memory_mb=8192, disk_mb=10_000), price=1.0, spot=True, blocks=4
-)
+CAPACITY = Capacity(cpu=4, memory_mb=8192, disk_mb=10_000)
+OFFER = Offer("cloud", "medium", "here", CAPACITY, price=1.0, spot=True, available=2, blocks=4)
+POD = Offer("pods", "pod", "here", CAPACITY, price=1.5, blocks=4, shim=False)
 MAX_NODES = 4
 
 
@@ -34,9 +34,9 @@ class Provider:
         self.duplicates = 0
 
     def market(self, now: float) -> Market:
-        return Market((OFFER,), (FleetRoom(FLEET, MAX_NODES),))
+        return Market((OFFER, POD), (FleetRoom(FLEET, MAX_NODES),))
 
-    def create(self, tag: UUID) -> str:
+    def create(self, tag: UUID, shim: bool) -> str:
         """Keyed by our tag: asked twice, one machine."""
         if tag in self.machines:
             return f"machine-{tag}"
@@ -44,12 +44,12 @@ class Provider:
             raise Refusal("no capacity")
         if self.world.chance("provider creates and forgets", 0.05):
             return f"machine-{tag}"
-        self.machines[tag] = Host(self.world, tag, owned=False)
+        self.machines[tag] = Host(self.world, tag, owned=False, has_shim=shim)
         self.world.hosts[tag] = self.machines[tag]
         if self.world.chance("provider refuses and creates", 0.05):
             raise Refusal("no capacity")
         if self.world.chance("machine never comes up", 0.04):
-            self.machines[tag].cut = True
+            self.machines[tag].stillborn = True
         return f"machine-{tag}"
 
     def destroy(self, tag: UUID) -> None:

@@ -28,6 +28,7 @@ from tests.sim.invariants import Inspector, Violation
 from tests.sim.provider import Provider
 from tests.sim.server import Server
 from tests.sim.swarm import Swarming
+from tests.sim.theme import theme_of
 
 EPOCH = 1_800_000_000.0
 """A Friday in 2027; the virtual clock starts here."""
@@ -43,6 +44,7 @@ class World:
     def __init__(self, seed: int, line: Line, *, faults: bool = True) -> None:
         self.seed, self.line, self.faults = seed, line, faults
         self.dice = random.Random(seed)
+        self.theme = theme_of(seed)
         self.clock = WorldClock()
         self.story: list[str] = []
         self.rows: Counter[str] = Counter()

@@ -25,7 +25,6 @@ from stoker.core.policy import Policy
 from stoker.core.reason import JobReason, RunReason
 from stoker.core.retry import FIRST_TRY, Budget, Fate
 from stoker.core.run import RUN
-from stoker.core.run_facts import ACTIVE as RUN_ACTIVE
 from stoker.core.run_facts import (
     CutGrace,
     EndJobs,
@@ -198,10 +197,10 @@ class _Stepping:
     def unreached(self) -> bool:
         """Is there a job that the orders meant and that is not loaded?"""
         run = self.family.run
-        if run.state is R.TERMINATING:
-            # Only an abort has something to say to those that are in their grace.
-            return run.tally.active > 0 or (self.family.partial and run.reason is RunReason.ABORTED_BY_USER)
-        return run.state in RUN_ACTIVE and run.tally.retry > 0
+        if run.state is not R.TERMINATING:
+            return False
+        # Only an abort has something to say to those that are in their grace.
+        return run.tally.active > 0 or (self.family.partial and run.reason is RunReason.ABORTED_BY_USER)
 
     def carry_out(self, order: Order) -> None:
         jobs = list(self.family.jobs.values())

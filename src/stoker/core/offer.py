@@ -36,6 +36,7 @@ class Offer:
     spot: bool = False
     available: int | None = None
     blocks: int = 1
+    shim: bool = True  # False: the machine is a container with a runner in it
     failures: tuple[float, ...] = ()  # when launches of it failed or machines of it were preempted
 
     def __str__(self) -> str:

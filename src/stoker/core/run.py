@@ -140,10 +140,6 @@ def sweep_ending(run: Run, event: Swept, now: float) -> Then:
     return ask(*orders, CutGrace()) if run.reason is RunReason.ABORTED_BY_USER else ask(*orders)
 
 
-def sweep_active(run: Run, event: Swept, now: float) -> Then:
-    return ask(Resubmit(), Scale())
-
-
 def finish(run: Run, event: JobsChanged, now: float) -> Then:
     """Every finished status is assigned by a row that does this."""
     return ask(*told(run))
@@ -278,19 +274,21 @@ DERIVATION = (
 )  # fmt: skip
 """Over the latest submission of each job; None leaves the state to the rows below, once the orders are done."""
 
+NEVER = {(S.SUBMITTED, any_running), (S.SUBMITTED, master_done)}
+"""A job is PROVISIONING before it runs, and the run with it; so these never meet."""
+
 EVENTS = (JobsChanged, StopAsked, AbortAsked, Broke, ReplicasWanted, Swept, TimeUp)
 
 RUN: Machine[Run] = Machine("run", (S.SUBMITTED, S.PENDING), (
     #   from            event           to             then              when
     *(Row(state,        JobsChanged,    to or state,   nothing if to is state else then, when)
-      for state in ACTIVE for to, then, when in DERIVATION),
+      for state in ACTIVE for to, then, when in DERIVATION if (state, when) not in NEVER),
     *rows((S.PENDING, *ACTIVE), StopAsked,  S.TERMINATING, end_stopped),
     *rows((S.PENDING, *ACTIVE), AbortAsked, S.TERMINATING, end_aborted),
     *rows((S.PENDING, *ACTIVE), Broke,      S.TERMINATING, end_broke),
     *stay(ACTIVE,       TimeUp,                        queue_trigger,    triggered_and_queues),
     *stay(ACTIVE,       TimeUp,                        skip_trigger,     triggered_meanwhile),
     *stay(ACTIVE,       ReplicasWanted,                scale,            wanted_differently),
-    *stay(ACTIVE,       Swept,                         sweep_active),
     Row(S.PENDING,      TimeUp,         S.SUBMITTED,   resume,           backoff_over),
     Row(S.PENDING,      TimeUp,         S.SUBMITTED,   trigger,          triggered),
     Row(S.PENDING,      ReplicasWanted, S.SUBMITTED,   scale,            wakes),
@@ -305,7 +303,7 @@ RUN: Machine[Run] = Machine("run", (S.SUBMITTED, S.PENDING), (
     Row(S.TERMINATING,  JobsChanged,    S.TERMINATED,  finish,           all_finished),
 ), stale=(
     pairs(FINISHED, *EVENTS)
-    | pairs(ACTIVE, JobsChanged, TimeUp, ReplicasWanted)
+    | pairs(ACTIVE, JobsChanged, TimeUp, ReplicasWanted, Swept)
     | pairs((S.PENDING,), JobsChanged, TimeUp, ReplicasWanted, Swept)
     | pairs((S.TERMINATING,), JobsChanged, StopAsked, AbortAsked, Broke, ReplicasWanted, TimeUp)
 ))  # fmt: skip

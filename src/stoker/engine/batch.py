@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from stoker.core import limits
 from stoker.core.commitment import Moved
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
 from stoker.core.job_facts import Job
 from stoker.core.job_facts import S as J
-from stoker.core.limits import PAGE, WHOLE
 from stoker.core.managed_task import ManagedTask
 from stoker.core.run_facts import Run
 from stoker.core.run_facts import S as R
@@ -106,15 +106,15 @@ async def _load_jobs(
         jobs |= {job.id: job for job in await job_store.load_replicas(tx, named, policies)}
     partial = set()
     for id in addressed - whole.keys():
-        page = await job_store.load_page(tx, id, policies[id], PAGE)
+        page = await job_store.load_page(tx, id, policies[id], limits.PAGE)
         jobs |= {job.id: job for job in page}
-        if len(page) == PAGE:
+        if len(page) == limits.PAGE:
             partial.add(id)
     return list(jobs.values()), frozenset(partial)
 
 
 def _wants_whole(run: Run, addressed: bool) -> bool:
-    if run.policy.size <= WHOLE or run.policy.service:
+    if run.policy.size <= limits.WHOLE or run.policy.service:
         return True
     # A run that begins anew does so with all its jobs: a page might cut a replica in two.
     return addressed and run.state is R.PENDING

@@ -131,6 +131,7 @@ class _Hands:
         instance = Instance(
             id=InstanceId(self._new_id()), fleet_id=launch.fleet_id, backend=offer.backend,
             blocks=Blocks(offer.capacity, offer.blocks), entered_at=self._now, price=offer.price, spot=offer.spot,
+            shim=offer.shim,
         )  # fmt: skip
         for job, blocks in launch.jobs:
             self._events[job] = self._arrival(job, instance, blocks)

@@ -1,0 +1,48 @@
+"""What a seed is about: each theme visits corners that a mixture of everything would visit too seldom."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ACTS = {
+    "submit": 30, "submit_managed": 6, "stop": 8, "abort": 6, "scale": 6, "break_run": 1, "cordon": 2, "drain": 2,
+    "delete": 2, "preempt": 6, "preempt_early": 1, "retire": 1, "cut": 5, "freeze": 3, "kill": 4, "freeze_server": 3,
+    "cancel_managed": 3, "break_controller": 1, "limit": 2,
+}  # fmt: skip
+KINDS = {"task": 40, "array": 20, "gang": 20, "service": 12, "cron": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    name: str
+    chaos_s: float = 90.0
+    pause_s: tuple[float, float] = (0.2, 6.0)
+    acts: Mapping[str, int] = field(default_factory=dict)
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    whole: int = 64
+    page: int = 256
+    """Smaller than in life, so that small runs are swept page by page."""
+
+
+THEMES = (
+    Theme("everything"),
+    Theme(
+        "managed jobs",
+        acts={
+            "submit": 4,
+            "submit_managed": 30,
+            "cancel_managed": 12,
+            "break_controller": 8,
+            "stop": 10,
+            "preempt": 14,
+        },
+    ),
+    Theme("schedules", chaos_s=500.0, pause_s=(2.0, 25.0), kinds={"cron": 60}, acts={"stop": 12, "abort": 12}),
+    Theme("services", kinds={"service": 60}, acts={"scale": 40}),
+    Theme("silence", chaos_s=2400.0, pause_s=(5.0, 120.0), acts={"cut": 30, "freeze": 2, "kill": 2, "preempt": 1}),
+    Theme("crowds", kinds={"array": 60, "gang": 30}, acts={"abort": 12, "stop": 12, "break_run": 4}, whole=2, page=3),
+    Theme("comings and goings", acts={"preempt": 20, "preempt_early": 10, "retire": 10, "drain": 6, "delete": 6}),
+)
+
+
+def theme_of(seed: int) -> Theme:
+    return THEMES[seed % len(THEMES)]

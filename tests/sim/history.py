@@ -10,6 +10,7 @@ from stoker.core import limits
 from stoker.core.managed_task import CancelAsked
 from stoker.core.run_facts import StopAsked
 from stoker.engine.change import Change, of_managed, of_run
+from stoker.store.database import SESSION
 from tests.sim.database import Line
 from tests.sim.invariants import Violation
 from tests.sim.people import People
@@ -19,7 +20,9 @@ from tests.sim.vloop import run as run_virtually
 from tests.sim.world import World
 
 SETTLE_S = 4 * 3600.0
-LOOK_S = 20.0
+LOOK_S = 45.0
+SWARM_S = 120.0
+"""Graphs stop coming after this: in a long history the swarm would be all there is."""
 
 TABLES = ("run", "job", "instance", "replica", "journal", "outbox", "managed_job", "managed_task", "worker", "task",
           "task_spec", "continuation", "execution")  # fmt: skip
@@ -61,7 +64,8 @@ async def _live(seed: int, url: str, make: type[World]) -> History:
     loop.set_exception_handler(lambda _loop, _context: None)
     world = make(seed, Line(connection))
     try:
-        await _history(world, connection)
+        with world.inspector.listening():
+            await _history(world, connection)
     except Violation as violation:
         world.violation = violation
     for server in world.servers:
@@ -77,7 +81,7 @@ async def _live(seed: int, url: str, make: type[World]) -> History:
 
 async def _connect(url: str) -> "asyncpg.Connection[asyncpg.Record]":
     _still(True)
-    connection = await asyncpg.connect(url, command_timeout=None)
+    connection = await asyncpg.connect(url, command_timeout=None, server_settings=SESSION)
     await connection.execute(f"TRUNCATE {', '.join(TABLES)} RESTART IDENTITY; ALTER SEQUENCE fence RESTART")
     _still(False)
     return connection
@@ -93,6 +97,7 @@ async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]
     world.background(_restart(world))
     world.background(_leases(world))
     world.background(world.swarm.live())
+    world.later(SWARM_S, world.swarm.heal)
     await people.live(world.now() + world.theme.chaos_s)
     await _heal(world, people)
     await _settle(world)
@@ -115,7 +120,7 @@ async def _restart(world: World) -> None:
 
 async def _leases(world: World) -> None:
     while True:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(5.0)
         for host in world.hosts.values():
             if host.alive and not host.frozen:
                 host.check_leases()

@@ -44,6 +44,7 @@ class Task:
     ended: job.Exited | job.AgentFailed | None = None
     asked: bool = False
     polite: bool = True
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(slots=True, eq=False)
@@ -171,7 +172,8 @@ class Host:
             if not wishes:
                 if task.record.state is shim.S.TERMINATED:
                     return
-                await self.world.pause(0.5, 2.0)
+                task.changed.clear()
+                await task.changed.wait()
                 continue
             await self.world.pause(0.02, 0.4)
             await self._awake()
@@ -258,6 +260,7 @@ class Host:
     def _step(self, task: Task, event: Event) -> None:
         step = shim.SHIM_TASK.step(task.record, event, self.world.now())
         task.record = step.record
+        task.changed.set()
         self.world.visited("shim task", step.row)
 
 

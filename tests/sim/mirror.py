@@ -50,7 +50,7 @@ class Mirror:
         self._leases: dict[WorkerId, float] = {}
         self._lost: set[WorkerId] = set()
         self.back_at = 0.0
-        """When the first replica began to come back after nobody was there."""
+        """When the last replica began to come while there was no other."""
         self.graph = Graph(seen=self._rows.append)
 
     def broken(self, sentence: str) -> None:
@@ -164,10 +164,6 @@ class Mirror:
                 self._lost.add(worker)
                 self.graph.lose(worker, now)
 
-    def renew_all(self, lease_s: float, now: float) -> None:
-        for worker in self._leases.keys() - self._lost:
-            self._leases[worker] = max(self._leases[worker], now + lease_s)
-
     def unended(self) -> list[Task]:
         return [task for task in self.graph.tasks.values() if task.state not in ENDED]
 
@@ -175,8 +171,8 @@ class Mirror:
 class Mirrored(Swarm):
     """The engine's own door, which tells the mirror what it is at."""
 
-    def __init__(self, mirror: Mirror, database: Database, clock: Clock, lease_s: float, dead_after_s: float) -> None:
-        super().__init__(database, clock, lease_s, dead_after_s)
+    def __init__(self, mirror: Mirror, database: Database, clock: Clock, lease_s: float, away_after_s: float) -> None:
+        super().__init__(database, clock, lease_s, away_after_s)
         self._mirror = mirror
 
     async def _both(self, act: Act, work: Coroutine[Any, Any, T]) -> T:
@@ -233,12 +229,9 @@ class Mirrored(Swarm):
         )
 
     async def _expire(self, tx: Connection, now: float) -> Expired:
-        DOING.set(self._mirror.expire)
-        return await super()._expire(tx, now)
-
-    async def _renew_all(self, tx: Connection, now: float) -> None:
-        DOING.set(lambda now: self._mirror.renew_all(self.lease_s, now))
-        await super()._renew_all(tx, now)
+        answer = await super()._expire(tx, now)
+        DOING.set(self._mirror.expire if answer.workers else None)
+        return answer
 
     async def _transact(self, act: Callable[[Connection, float], Any]) -> Any:
         try:

@@ -231,7 +231,7 @@ class People:
         server = self.world.dice.choice(self.world.servers)
         if server.alive:
             self.world.count("replica frozen")
-            server.frozen_until = self.world.now() + self.world.dice.choice((10.0, 80.0, 150.0))
+            server.frozen_until = self.world.now() + self.world.dice.choice((10.0, 80.0, 270.0))
 
     async def kill(self) -> None:
         server = self.world.dice.choice(self.world.servers)

@@ -16,9 +16,10 @@ from tests.sim.watch import Watch
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-PERIOD_S = 30.0
-HEARTBEAT_S = 15.0
-DEAD_AFTER_S = 50.0
+PERIOD_S = 120.0
+WATCH_S = 40.0
+HEARTBEAT_S = 60.0
+DEAD_AFTER_S = 190.0
 
 _current: ContextVar["Server | None"] = ContextVar("server", default=None)
 
@@ -65,7 +66,7 @@ class Server:
         engine = Engine(database, settings, agents.performers(), merchant=world.provider, clock=world.clock, dice=dice)
         agents.engine = engine
         engine.listeners.append(self._committed)
-        engine.add_loop("watch", Watch(world, database, engine).once, PERIOD_S)
+        engine.add_loop("watch", Watch(world, database, engine).once, WATCH_S)
         for name, once in world.extra_loops(database, engine).items():
             engine.add_loop(name, once, PERIOD_S)
         while True:

@@ -17,7 +17,7 @@ from stoker.store.database import Database
 from stoker.store.task import Draft
 from tests.sim.invariants import Violation
 from tests.sim.mirror import Mirror, Mirrored
-from tests.sim.server import DEAD_AFTER_S
+from tests.sim.server import PERIOD_S
 from tests.sim.worker import Execution, Worker
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PATIENCE_S = 10.0
-LOOK_S = 5.0
 GRAPHS = 3
 SHAPES = {
     "chain": ((0, 1), (1, 2), (2, 3), (3, 4)),
@@ -44,16 +43,14 @@ class Swarming:
         self.workers: list[Worker] = []
         self.accepted: set[TaskId] = set()
         self.executions: dict[TaskId, list[Execution]] = {}
-        self.present_at = world.now()
         self.healed = False
         self.graphs = 0
 
     def attach(self, database: Database, engine: Engine) -> None:
-        """A new life of a replica. After nobody was there each lease has a full new period."""
-        if self.world.now() - self.present_at > DEAD_AFTER_S + LOOK_S:
-            self.world.note("the workers have somebody to talk to again")
-            self.mirror.back_at = self.present_at = self.world.now()
-        engine.swarm = Mirrored(self.mirror, database, self.world.clock, engine.swarm.lease_s, DEAD_AFTER_S)
+        """A new life of a replica. If no other is there, each lease has a full new period."""
+        if all(server.engine is None for server in self.world.servers):
+            self.mirror.back_at = self.world.now()
+        engine.swarm = Mirrored(self.mirror, database, self.world.clock, engine.swarm.lease_s, 3 * PERIOD_S)
 
     @property
     def over(self) -> bool:
@@ -131,13 +128,6 @@ class Swarming:
                     )
         others.append(execution)
 
-    async def watch(self) -> None:
-        """Sees until when there was a replica that the workers could talk to."""
-        while not self.over:
-            if any(server.engine is not None for server in self.world.servers):
-                self.present_at = self.world.now()
-            await asyncio.sleep(LOOK_S)
-
     # Workers.
 
     async def crew(self) -> None:
@@ -178,7 +168,6 @@ class Swarming:
         for _ in range(dice.randint(2, 3)):
             world.background(self.crew())
         world.background(self.trouble())
-        world.background(self.watch())
         acts = [(self.cancel, 5), (self.link, 8), (self.unlink, 4), (self.open, 3)]
         while not self.over and world.violation is None:
             await world.pause(2.0, 25.0)

@@ -14,7 +14,7 @@ KINDS = {"task": 40, "array": 20, "gang": 20, "service": 12, "cron": 8}
 @dataclass(frozen=True, slots=True)
 class Theme:
     name: str
-    chaos_s: float = 90.0
+    chaos_s: float = 60.0
     pause_s: tuple[float, float] = (0.2, 6.0)
     acts: Mapping[str, int] = field(default_factory=dict)
     kinds: Mapping[str, int] = field(default_factory=dict)
@@ -36,9 +36,9 @@ THEMES = (
             "preempt": 14,
         },
     ),
-    Theme("schedules", chaos_s=500.0, pause_s=(2.0, 25.0), kinds={"cron": 60}, acts={"stop": 12, "abort": 12}),
+    Theme("schedules", chaos_s=360.0, pause_s=(2.0, 30.0), kinds={"cron": 60}, acts={"stop": 12, "abort": 12}),
     Theme("services", kinds={"service": 60}, acts={"scale": 40}),
-    Theme("silence", chaos_s=2400.0, pause_s=(5.0, 120.0), acts={"cut": 30, "freeze": 2, "kill": 2, "preempt": 1}),
+    Theme("silence", chaos_s=1500.0, pause_s=(10.0, 160.0), acts={"cut": 30, "freeze": 2, "kill": 2, "preempt": 1}),
     Theme("crowds", kinds={"array": 60, "gang": 30}, acts={"abort": 12, "stop": 12, "break_run": 4}, whole=2, page=3),
     Theme("comings and goings", acts={"preempt": 20, "preempt_early": 10, "retire": 10, "drain": 6, "delete": 6}),
 )

@@ -216,15 +216,6 @@ async def test_a_late_worker_that_was_not_given_up_keeps_its_tasks(database: Dat
         assert await states(db) == {1: "running"}
 
 
-async def test_a_restarted_server_gives_each_worker_a_full_new_period(database: Databases) -> None:
-    async with swarm(database, [draft(1)]) as db:
-        await claim_all(db, ANN)
-        async with db.transaction() as tx:
-            await claim.renew_all(tx, LEASE_S, NOW + 100)
-            await claim.expire(tx, NOW + 100 + LEASE_S / 2)
-        assert await states(db) == {1: "running"}
-
-
 @pytest.mark.parametrize(
     ("edges", "error"),
     [

@@ -69,8 +69,8 @@ class Engine:
             database, self.clock, settings.name, self._began, lambda: self.wake("errands"), settings.dead_after_s
         )
         self.placement = Placement(self.committer, merchant or NoMarket(), self.new_id)
-        self.swarm = Swarm(database, self.clock, settings.lease_s, settings.dead_after_s)
-        self._beat_at = 0.0
+        away_after_s = max(settings.dead_after_s, 3 * settings.period_s)
+        self.swarm = Swarm(database, self.clock, settings.lease_s, away_after_s)
         self._timer = Timer(database, self.clock, self.committer)
         scheduler = Scheduler(self.committer, settings.max_launching, settings.max_alive)
         self.loops: dict[str, Loop] = {}
@@ -92,10 +92,7 @@ class Engine:
     async def start(self) -> None:
         if self._own_clock:
             await self._own_clock.follow()
-        # Before anything tells the other replicas that somebody is here again.
-        await self.swarm.spare(self._settings.name)
         await self.replica.register()
-        self._beat_at = self.clock.now()
         # What an earlier life of ours left behind is taken up before anything new comes.
         await self.replica.once()
         loop = asyncio.get_running_loop()
@@ -126,13 +123,7 @@ class Engine:
     async def _beat(self) -> Counts:
         if self._own_clock:
             await self._own_clock.follow()
-        now = self.clock.now()
-        if now - self._beat_at > self._settings.dead_after_s:
-            # We or the database were away: this beat would hide that perhaps nobody was there for the workers.
-            await self.swarm.spare()
-        counts = await self.replica.once()
-        self._beat_at = now
-        return counts
+        return await self.replica.once()
 
     def _committed(self, batch: Batch) -> None:
         self.errands.start(batch.errands)

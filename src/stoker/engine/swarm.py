@@ -3,9 +3,9 @@
 Tasks do not go through `commit`: a million of them change by sets (architecture §3). Two transactions may meet
 head on (`store/continuation.py` says when); PostgreSQL ends one of them, and that one is said again here.
 
-A lease is over only when somebody was there to renew it: while no replica's heart beat, workers had nobody to talk
-to. So whoever ends such a silence gives every lease a full new period before the heartbeat that hides it, and a pass
-that would take tasks away looks at the heartbeats first, in the same transaction.
+A lease is over only when somebody was there to renew it. What the other replicas did nobody can know afterwards (they
+may have died one after the other, each after a moment), so a replica takes tasks away only when it was there itself
+for a whole lease: one that comes back, was frozen or had no database gives each worker a full new period.
 """
 
 import asyncio
@@ -21,14 +21,15 @@ from stoker.core.graph import Edge, Held
 from stoker.core.ids import ProjectId, TaskId, WorkerId
 from stoker.engine.clock import Clock
 from stoker.engine.loop import Counts
-from stoker.engine.replica import DEAD_AFTER_S
-from stoker.store import claim, continuation, journal, replica, task
+from stoker.store import claim, continuation, journal, task
 from stoker.store.bundle import Bundle
 from stoker.store.claim import Answer, Beat, End, Expired, Work
 from stoker.store.database import Connection, Database
 from stoker.store.task import Cancelled, Draft
 
 LEASE_S: Final = 60.0
+AWAY_AFTER_S: Final = 15.0
+"""No pass of the loop for so long: workers may have found nobody here."""
 MOST_TRIES: Final = 5
 """Of a transaction that PostgreSQL ended in favour of another."""
 
@@ -44,10 +45,11 @@ class Swarm:
     """
 
     def __init__(
-        self, database: Database, clock: Clock, lease_s: float = LEASE_S, dead_after_s: float = DEAD_AFTER_S
+        self, database: Database, clock: Clock, lease_s: float = LEASE_S, away_after_s: float = AWAY_AFTER_S
     ) -> None:
         self._database, self._clock = database, clock
-        self.lease_s, self._dead_after_s = lease_s, dead_after_s
+        self.lease_s, self._away_after_s = lease_s, away_after_s
+        self._here_since = self._here_at = float("-inf")
 
     async def create(self, drafts: Collection[Draft], edges: Collection[Edge] = (), *, by: str = "") -> int:
         """Stores a whole graph or nothing. Returns how many tasks can be claimed because of it."""
@@ -104,32 +106,21 @@ class Swarm:
         async with self._database.connection() as connection:
             end = await claim.next_lease_end(connection)
         now = self._clock.now()
-        if end is None or end > now:
-            return Counts(again_after_s=None if end is None else end - now)
+        if now - self._here_at > self._away_after_s:
+            self._here_since = now
+        self._here_at = now
+        if end is None:
+            return Counts()
+        if (over_at := max(end, self._here_since + self.lease_s)) > now:
+            return Counts(again_after_s=over_at - now)
         lost = await self._transact(self._expire)
         if lost.workers:
             log.info("workers were lost", workers=lost.workers, available=lost.available)
         return Counts(lost.workers, 0.0 if lost.workers == claim.WORKERS_EXPIRED_AT_ONCE else None)
 
-    async def spare(self, other_than: str = "") -> None:
-        """If no replica (other than this name's earlier life) was there, it was not the workers who were silent."""
-
-        async def act(tx: Connection, now: float) -> None:
-            if await self._was_silent(tx, now, other_than):
-                await self._renew_all(tx, now)
-
-        await self._transact(act)
-
-    async def _was_silent(self, tx: Connection, now: float, other_than: str = "") -> bool:
-        last_seen = await replica.last_seen(tx, other_than)
-        return last_seen is None or last_seen < now - self._dead_after_s
-
-    async def _renew_all(self, tx: Connection, now: float) -> None:
-        await claim.renew_all(tx, self.lease_s, now)
-
     async def _expire(self, tx: Connection, now: float) -> Expired:
-        if await self._was_silent(tx, now):
-            await self._renew_all(tx, now)
+        if now - self._here_at > self._away_after_s:
+            # Frozen, or without a connection, since it looked.
             return Expired(0, 0)
         return await claim.expire(tx, now)
 

@@ -28,10 +28,6 @@ RENEW: Final = """
 UPDATE worker SET seen_at = $2, lease_until = $3, lost_at = NULL WHERE id = $1 RETURNING project_id
 """
 
-RENEW_ALL: Final = """
-UPDATE worker SET lease_until = greatest(lease_until, $1) WHERE lost_at IS NULL
-"""
-
 CLAIM: Final = """
 WITH picked AS (
     SELECT id FROM task WHERE state = 'available' AND project_id = $2
@@ -245,11 +241,6 @@ async def expire(conn: Connection, now: float) -> Expired:
     ids = [row["id"] for row in await conn.fetch(HELD_BY, workers)]
     await lock(conn, (), REACH, ids, [True] * len(ids), until_closed=True)
     return Expired(len(workers), await _follow(conn, await conn.fetch(LOSE, now, workers), now))
-
-
-async def renew_all(conn: Connection, lease_s: float, now: float) -> None:
-    """A server that comes back gives every worker a full new period: it was the server that was silent."""
-    await conn.execute(RENEW_ALL, now + lease_s)
 
 
 async def _renew(conn: Connection, worker: WorkerId, lease_s: float, now: float) -> ProjectId:

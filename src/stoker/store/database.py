@@ -35,9 +35,10 @@ CONNECT_S: Final = 15.0
 ACQUIRE_S: Final = 30.0
 COMMAND_S: Final = 60.0
 
-_SESSION: Final = {
+SESSION: Final = {
     "application_name": "stoker",
     "jit": "off",
+    # The statements of the engine have one good plan; thinking about it anew costs more than following it.
     "plan_cache_mode": "force_generic_plan",
     # A replica whose machine vanished must not hold its row locks for the two hours that TCP would wait.
     "tcp_keepalives_idle": "30",
@@ -87,7 +88,7 @@ class Database:
                 timeout=CONNECT_S,
                 command_timeout=command_s,
                 max_cached_statement_lifetime=0,
-                server_settings=_SESSION,
+                server_settings=SESSION,
                 connection_class=_Guarded,
             )
         except (*_RAISED, ValueError) as error:

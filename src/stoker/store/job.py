@@ -33,13 +33,12 @@ ORDER BY id
 LOAD_PAGE = """
 SELECT * FROM job
 WHERE run_id = $1
-  AND (state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
-       AND (state <> 'TERMINATING' OR cleanup = 'stop' AND reason <> 'ABORTED_BY_USER')
-       OR latest AND fate = 'retry')
-ORDER BY state = 'SUBMITTED', replica, node, attempt
+  AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+  AND (state <> 'TERMINATING' OR cleanup = 'stop' AND reason <> 'ABORTED_BY_USER')
+ORDER BY replica, node, attempt
 LIMIT $2
 """
-"""Jobs that an order to the whole run may mean: active ones, those in their grace, those that wait for a retry."""
+"""Jobs that an order to the whole run may mean: active ones, and those in their grace."""
 
 INSERT = Part("job_insert", """
 INSERT INTO job (id, run_id, replica, node, attempt, round, submitted_at, latest, ready_at, state, version,

@@ -12,8 +12,6 @@ BURY = "DELETE FROM replica WHERE seen_at < $1 AND epoch <> $2 RETURNING epoch"
 
 LEAVE = "DELETE FROM replica WHERE epoch = $1"
 
-LAST_SEEN = "SELECT max(seen_at) FROM replica WHERE name <> $1"
-
 CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
@@ -36,12 +34,6 @@ async def bury(tx: Connection, silent_since: float, own_epoch: int) -> list[int]
 async def leave(tx: Connection, epoch: int) -> None:
     """A replica that stops in good order hands its work back at once."""
     await tx.execute(LEAVE, epoch)
-
-
-async def last_seen(tx: Connection, other_than: str = "") -> float | None:
-    """The newest heartbeat of all replicas but the one of this name; None: there is no other."""
-    moment: float | None = await tx.fetchval(LAST_SEEN, other_than)
-    return moment
 
 
 async def clock(tx: Connection) -> float:

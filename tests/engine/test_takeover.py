@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from stoker.engine.change import Change, RunBirth
 from stoker.engine.engine import Engine
 from stoker.engine.errand import Performer
 from stoker.store import journal
-from stoker.store.database import Database
+from stoker.store.database import Connection, ConnectionLost, Database
 from stoker.store.outbox import Errand
 from tests.conftest import Databases
 from tests.engine.conftest import ask, die, engine_with, eventually
@@ -176,3 +177,34 @@ async def test_two_living_replicas_share_the_work_and_do_nothing_twice(database:
         await all_done(db, births + more)
         orders = Counter(order.target for order in one.orders + two.orders)
         assert len(orders) == 40 and set(orders.values()) == {1}
+
+
+class Doubtful:
+    """A database whose second answer is lost after the commit has happened."""
+
+    def __init__(self, db: Database) -> None:
+        self.db, self.answers = db, 0
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self.db.transaction() as tx:
+            yield tx
+        self.answers += 1
+        if self.answers == 2:
+            raise ConnectionLost("cut off", outcome_unknown=True)
+
+
+async def test_a_registration_in_doubt_is_not_an_epoch(database: Databases) -> None:
+    """The COMMIT of the registration was cut off after it had happened: the next beat registers again, and the
+    committer and the errands go by the same epoch. (Simulation seed 322: the errands were nobody's.)"""
+    async with database() as db, engine_with(db, Agents().performers(), "a", without=["replica"]) as engine:
+        before = engine.replica.epoch
+        async with db.transaction() as tx:
+            await tx.execute("DELETE FROM replica")
+        engine.replica._database = Doubtful(db)  # type: ignore[assignment]
+        with pytest.raises(ConnectionLost):
+            await engine.replica.once()
+        assert engine.replica.epoch == engine.committer.owner == before
+        await engine.replica.once()
+        assert engine.replica.epoch == engine.committer.owner > before
+        assert await ask(db, "SELECT array_agg(epoch) FROM replica") == [engine.replica.epoch]

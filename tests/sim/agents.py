@@ -112,7 +112,8 @@ class Agents:
 
     async def launch_run(self, errand: Errand, effect: LaunchRun) -> Change:
         assert self.engine is not None
-        if self.world.chance("launch is impossible", 0.02):
+        if self.world.chance("launch is impossible", 0.06):
+            await self.world.pause(0.1, 15.0)
             lack = self.world.dice.choice((Lack.RESOURCE, Lack.PRECHECKS))
             news = Impossible(lack=lack, attempt=effect.attempt)
             return Change(facts=(of_managed(ManagedTaskId(errand.target), ManagedJobId(errand.family), news),))
@@ -124,6 +125,8 @@ class Agents:
     async def tell_owner(self, errand: Errand, effect: TellOwner) -> Change:
         """A replica that was thought dead may still say what another one has said long ago."""
         assert self.engine is not None
+        if self.world.chance("news delayed", 0.3):
+            await self.world.pause(0.5, 20.0)
         change = await Teller(self.database, self.world.clock, self.engine.committer).tell_owner(errand, effect)
         for fact in change.facts:
             if self.world.chance("news doubled", 0.5):

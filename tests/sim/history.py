@@ -135,8 +135,7 @@ async def _heal(world: World, people: People) -> None:
         if host.alive:
             people.heal(host)
     for run in people.runs:
-        policy_endless = world.programs[run].endless
-        if policy_endless or await world.is_scheduled(run):
+        if run in people.services or await world.is_scheduled(run):
             await world.ask(Change(facts=(of_run(run, StopAsked(by="the end")),)))
     for id in people.managed:
         if await world.pick("SELECT id FROM managed_job WHERE state = 'INACTIVE' AND id = $1", id):

@@ -44,6 +44,7 @@ class Task:
     ended: job.Exited | job.AgentFailed | None = None
     asked: bool = False
     polite: bool = True
+    hurried: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -136,7 +137,8 @@ class Host:
             self.removed.add(job_id)
             return True
         if task.record.state is not shim.S.TERMINATED:
-            self._step(task, shim.TerminateAsked())
+            self._step(task, shim.TerminateAsked(grace_s=0.0 if task.hurried else 20.0))
+            task.hurried = True
             return False
         self._step(task, shim.RemovalAsked())
         del self.tasks[job_id]
@@ -191,6 +193,8 @@ class Host:
                     return
                 if hook is shim.Hook.CONTAINER:
                     self._halt(task)
+                    if self.world.dice.random() < 0.5:
+                        self._step(task, shim.Exited(143))
                 self._step(task, shim.Undone(hook))
 
     def _perform(self, task: Task, hook: shim.Hook) -> None:

@@ -17,8 +17,6 @@ from stoker.store import journal
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-MAX_LAUNCHING, MAX_ALIVE = 2, 4
-
 NEWS = "SELECT seq, kind, id, family, source, target, event FROM journal WHERE seq > $1 AND kind <> 'task' ORDER BY seq"
 """Of the swarm the journal tells bulk acts only; `mirror.py` looks after its tasks."""
 
@@ -140,7 +138,7 @@ class Inspector:
             self._replay(row)
         if news:
             touched = {row["family"] for row in news}
-            broken = await connection.fetchval(BROKEN, list(touched), MAX_LAUNCHING, MAX_ALIVE)
+            broken = await connection.fetchval(BROKEN, list(touched), *self.world.theme.slots)
             if broken is not None:
                 raise Violation(broken)
 

@@ -1,5 +1,6 @@
 """What people and bad luck do while the world runs."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -88,6 +89,7 @@ class People:
             chosen |= {"service": True, "replicas": dice.randint(0, 2), "max_duration_s": None}
         elif kind == "cron":
             overlap = dice.choice(("skip", "queue"))
+            chosen |= {"on_no_capacity": OnNoCapacity.QUEUE, "priority": 10}
             chosen["schedule"] = parse_schedule(dice.choice(("* * * * *", "*/3 * * * *")), overlap=overlap)
         return Policy(**chosen)
 
@@ -102,7 +104,7 @@ class People:
 
     async def submit_managed(self) -> None:
         world, dice = self.world, self.world.dice
-        names = [f"t{number}" for number in range(dice.randint(1, 4))]
+        names = [f"t{number}" for number in range(dice.randint(1, self.world.theme.most_tasks))]
         wanted = [
             TaskWanted(
                 name,
@@ -156,10 +158,11 @@ class People:
 
     async def break_controller(self) -> None:
         if self.managed:
-            id = self.world.dice.choice(self.managed)
-            task = await self.world.pick("SELECT id FROM managed_task WHERE managed_job_id = $1 ORDER BY index", id)
-            if task is not None:
-                await self.world.ask(Change(facts=(of_managed(task, id, ControllerBroke("oops")),)))
+            failed = " WHERE state LIKE 'FAILED%'" if self.world.dice.random() < 0.5 else ""
+            row = await self.world.pick_row(f"SELECT id, managed_job_id FROM managed_task{failed} ORDER BY id")
+            if row is not None:
+                fact = of_managed(row["id"], row["managed_job_id"], ControllerBroke("oops"))
+                await self.world.ask(Change(facts=(fact,)))
 
     async def limit(self) -> None:
         row = await self.world.pick_row("SELECT id, run_id, attempt FROM job WHERE state = 'RUNNING' ORDER BY id")
@@ -206,6 +209,13 @@ class People:
         """The fleet was changed, and does not want this one any more."""
         if (id := await self._instance(owned=False)) is not None:
             await self.world.ask(Change(facts=(of_instance(id, inst.Unwanted("the fleet changed")),)))
+
+    async def blackout(self) -> None:
+        """A provider's whole network is away for longer than its machines may be silent."""
+        for host in list(self.world.provider.machines.values()):
+            host.cut = True
+            self.world.count("host cut off")
+            self.world.later(1600.0, partial(self.heal, host))
 
     async def cut(self) -> None:
         """A host out of reach for a short while or for long, and back again."""

@@ -57,8 +57,9 @@ class Server:
     async def _life(self) -> None:
         world = self.world
         database = SimDatabase(world, self, world.line, world.check)
+        launching, alive = world.theme.slots
         settings = Settings(
-            self.name, max_launching=2, max_alive=4, heartbeat_s=HEARTBEAT_S, dead_after_s=DEAD_AFTER_S,
+            self.name, max_launching=launching, max_alive=alive, heartbeat_s=HEARTBEAT_S, dead_after_s=DEAD_AFTER_S,
             period_s=PERIOD_S, lanes=1, listens=False,
         )  # fmt: skip
         agents = Agents(world, database, self.thawed)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 ACTS = {
     "submit": 30, "submit_managed": 6, "stop": 8, "abort": 6, "scale": 6, "break_run": 1, "cordon": 2, "drain": 2,
     "delete": 2, "preempt": 6, "preempt_early": 1, "retire": 1, "cut": 5, "freeze": 3, "kill": 4, "freeze_server": 3,
-    "cancel_managed": 3, "break_controller": 1, "limit": 2,
+    "cancel_managed": 3, "break_controller": 1, "limit": 2, "blackout": 0,
 }  # fmt: skip
 KINDS = {"task": 40, "array": 20, "gang": 20, "service": 12, "cron": 8}
 
@@ -21,12 +21,19 @@ class Theme:
     whole: int = 64
     page: int = 256
     """Smaller than in life, so that small runs are swept page by page."""
+    slots: tuple[int, int] = (2, 4)
+    """Launching and alive managed jobs, at most."""
+    most_tasks: int = 4
+    idle_duration_s: float = 120.0
 
 
 THEMES = (
     Theme("everything"),
     Theme(
         "managed jobs",
+        chaos_s=120.0,
+        slots=(1, 2),
+        most_tasks=5,
         acts={
             "submit": 4,
             "submit_managed": 30,
@@ -38,7 +45,13 @@ THEMES = (
     ),
     Theme("schedules", chaos_s=360.0, pause_s=(2.0, 30.0), kinds={"cron": 60}, acts={"stop": 12, "abort": 12}),
     Theme("services", kinds={"service": 60}, acts={"scale": 40}),
-    Theme("silence", chaos_s=1500.0, pause_s=(10.0, 160.0), acts={"cut": 30, "freeze": 2, "kill": 2, "preempt": 1}),
+    Theme(
+        "silence",
+        chaos_s=1750.0,
+        pause_s=(5.0, 160.0),
+        acts={"blackout": 30, "cut": 10, "freeze": 1, "kill": 2, "preempt": 0, "delete": 0, "drain": 0, "retire": 0},
+        idle_duration_s=3000.0,
+    ),
     Theme("crowds", kinds={"array": 60, "gang": 30}, acts={"abort": 12, "stop": 12, "break_run": 4}, whole=2, page=3),
     Theme("comings and goings", acts={"preempt": 20, "preempt_early": 10, "retire": 10, "drain": 6, "delete": 6}),
 )

@@ -50,7 +50,7 @@ class World:
         self.rows: Counter[str] = Counter()
         self.faults_seen: Counter[str] = Counter()
         self.events = 0
-        self.idle_duration_s = 120.0
+        self.idle_duration_s = self.theme.idle_duration_s
         self.hosts: dict[UUID, Host] = {}
         self.owned: set[UUID] = set()
         self.processes: dict[Key, list[Host]] = {}
@@ -151,7 +151,7 @@ class World:
     def know_run(self, run_id: UUID, policy: Policy) -> None:
         if run_id not in self.programs:
             length_s = self.dice.choice((1.0, 5.0, 30.0, 120.0, 700.0))
-            self.programs[run_id] = Program(length_s / 2, length_s, endless=policy.service)
+            self.programs[run_id] = Program(length_s / 2, length_s, endless=policy.service and self.dice.random() < 0.7)
 
     def program(self, key: Key) -> Program:
         return self.programs[key[0]]

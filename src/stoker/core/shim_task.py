@@ -349,7 +349,7 @@ SHIM_TASK: Machine[ShimTask] = Machine("shim task", (S.PENDING,), (
     *stay(STARTING,    HookFailed,                    end_failed, in_turn),
     Row(S.RUNNING,     Exited,          S.RUNNING,    end_exited, not_ending),
     *stay(LIVE,        TerminateAsked,                end_asked,  not_ending),
-    *stay(LIVE,        TerminateAsked,                hurry,      sooner),
+    *stay((S.CREATING, S.RUNNING), TerminateAsked,    hurry,      sooner),
     *stay((S.CREATING, S.RUNNING), Exited,            note_exit,  exit_unknown),
     *rows(LIVE,        Undone,          S.TERMINATED, finish,     last_undone),
     *stay(LIVE,        Undone,                        undo_next,  undoing),

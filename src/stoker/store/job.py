@@ -35,7 +35,7 @@ SELECT * FROM job
 WHERE run_id = $1
   AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
   AND (state <> 'TERMINATING' OR cleanup = 'stop' AND reason <> 'ABORTED_BY_USER')
-ORDER BY replica, node, attempt
+ORDER BY state = 'TERMINATING', replica, node, attempt
 LIMIT $2
 """
 """Jobs that an order to the whole run may mean: active ones, and those in their grace."""

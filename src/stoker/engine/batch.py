@@ -183,17 +183,10 @@ def _is_news(moved: Moved) -> bool:
 
 
 def _entry(moved: Moved) -> journal.Entry:
-    after = moved.after
-    return journal.Entry(
-        kind=moved.kind,
-        id=after.id,
-        family=_family(after),
-        event=type(moved.event).__name__ if moved.event else "Created",
-        source=moved.before.state.value if moved.before else None,
-        target=after.state.value,
-        note=moved.note,
-        by=moved.event.by if moved.event else "",
-    )
+    kind, before, after, event, _, note = moved
+    name, by = (type(event).__name__, event.by) if event else ("Created", "")
+    source = before.state.value if before else None
+    return journal.Entry(kind, after.id, _family(after), name, source, after.state.value, note, by)
 
 
 def _family(record: Any) -> UUID:

@@ -68,6 +68,8 @@ class Change:
 
     def families(self) -> frozenset[UUID]:
         """What no two batches may work on at once."""
+        if not (self.runs or self.instances or self.managed):
+            return frozenset([fact.family for fact in self.facts])
         born = (*(birth.run.id for birth in self.runs), *(one.id for one in self.instances))
         return frozenset(
             (*(fact.family for fact in self.facts), *born, *(one.aggregate.job.id for one in self.managed))

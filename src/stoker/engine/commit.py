@@ -57,6 +57,7 @@ class Committer:
         self._queue: deque[_Waiting] = deque()
         self._busy: set[UUID] = set()
         self._running: set[asyncio.Task[None]] = set()
+        self._flying = 0
         self._closed = False
 
     async def commit(self, change: Change) -> Answer:
@@ -102,14 +103,18 @@ class Committer:
 
     def _fill_lanes(self) -> None:
         while len(self._running) < self._lanes:
+            # A lane that is free takes no crumbs: batches of a like size share their round trips best.
+            if self._running and len(self._queue) * len(self._running) < self._flying:
+                return
             batch = self._take()
             if not batch:
                 return
             families = frozenset[UUID]().union(*(one.families for one in batch))
             self._busy |= families
+            self._flying += len(batch)
             task = asyncio.get_running_loop().create_task(self._run(batch))
             self._running.add(task)
-            task.add_done_callback(partial(self._free, families))
+            task.add_done_callback(partial(self._free, families, len(batch)))
 
     def _take(self) -> list[_Waiting]:
         """The oldest changes whose families no other lane has; order within a family is kept."""
@@ -126,8 +131,9 @@ class Committer:
         self._queue.extendleft(reversed(passed))
         return taken
 
-    def _free(self, families: frozenset[UUID], task: "asyncio.Task[None]") -> None:
+    def _free(self, families: frozenset[UUID], size: int, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)
+        self._flying -= size
         self._busy -= families
         if not task.cancelled():
             task.exception()

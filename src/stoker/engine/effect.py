@@ -27,13 +27,15 @@ _STORED: dict[str, type[Effect]] = {
     )
 }
 
+_FIELDS = {name: tuple(field.name for field in fields(effect)) for name, effect in _STORED.items()}
+
 
 def encode(effect: Effect) -> tuple[str, str]:
     """Fields of effects are numbers and strings: what a performer needs besides is in the record."""
     name = type(effect).__name__
-    if name not in _STORED:
+    if name not in _FIELDS:
         raise Broken(f"effect {name} is not registered")
-    values = {field.name: getattr(effect, field.name) for field in fields(effect)}
+    values = {field: getattr(effect, field) for field in _FIELDS[name]}
     return name, json.dumps(values) if values else "{}"
 
 

@@ -25,6 +25,9 @@ ADOPTED_AT_ONCE = 500
 LONGEST_DELAY_S = 30.0
 """Between two tries of an errand that fails."""
 
+# What is kept.
+JOURNAL_KEPT_S = 90 * 24 * 3600.0
+
 # Placement.
 MOST_GANGS = 5_000
 """Looked at in one pass, oldest first."""

@@ -18,6 +18,8 @@ from stoker.engine.errand import Errands, Performer
 from stoker.engine.loop import Counts, Loop, Once
 from stoker.engine.placement import Merchant, NoMarket, Placement
 from stoker.engine.replica import DEAD_AFTER_S, PERIOD_S, Replica
+from stoker.engine.retention import PERIOD_S as RETENTION_PERIOD_S
+from stoker.engine.retention import Retention
 from stoker.engine.schedule import Scheduler
 from stoker.engine.swarm import LEASE_S, Swarm
 from stoker.engine.tell import Teller
@@ -80,6 +82,7 @@ class Engine:
         self.add_loop(hint.PLACEMENT, self.placement.once, settings.period_s)
         self.add_loop(hint.MANAGED, scheduler.once, settings.period_s)
         self.add_loop("swarm", lambda: self.swarm.expire_once(), settings.period_s)
+        self.add_loop("retention", Retention(database, self.clock).once, RETENTION_PERIOD_S)
         self._tasks: list[asyncio.Task[None]] = []
         self.listeners: list[Callable[[Batch], None]] = []
 

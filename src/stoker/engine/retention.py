@@ -1,0 +1,21 @@
+"""Forgets what is too old: the journal is kept for a time, not for ever."""
+
+from stoker.core.limits import JOURNAL_KEPT_S, PAGE
+from stoker.engine.clock import Clock
+from stoker.engine.loop import Counts
+from stoker.store import journal
+from stoker.store.database import Database
+
+PERIOD_S = 3600.0
+
+
+class Retention:
+    """A page at a time, so that it never holds up anybody."""
+
+    def __init__(self, database: Database, clock: Clock, kept_s: float = JOURNAL_KEPT_S) -> None:
+        self._database, self._clock, self._kept_s = database, clock, kept_s
+
+    async def once(self) -> Counts:
+        async with self._database.transaction() as tx:
+            forgotten = await journal.forget(tx, self._clock.now() - self._kept_s, PAGE)
+        return Counts(forgotten, again_after_s=0.1 if forgotten == PAGE else None)

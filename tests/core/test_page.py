@@ -1,6 +1,5 @@
 """Runs with more jobs than one commit loads: orders reach a page, and sweeps the rest."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from stoker.core.policy import Policy
 from stoker.core.reason import JobReason, RunReason
 from stoker.core.retry import Fate
 from stoker.core.run_facts import AbortAsked, ReplicasWanted, Run, S, StopAsked, Sweep, Swept
-from tests.core.living import ALWAYS, PROJECT_ID, RUN_ID, check_family, machine, recount
+from tests.core.living import ALWAYS, PROJECT_ID, RUN_ID, check_family, machine
 
 GONE = (CleanedUp(Cleanup.STOP), CleanedUp(Cleanup.REMOVE))
 
@@ -121,7 +120,7 @@ def test_one_failure_ends_a_big_run_of_which_only_the_failed_replica_was_loaded(
     assert shelf.run.tally.active == 0
 
 
-def test_a_big_replica_that_waits_is_resubmitted_page_by_page_and_nothing_twice() -> None:
+def test_a_big_replica_that_waits_is_resubmitted_as_a_whole_and_nothing_twice() -> None:
     """600 nodes: no capacity for one ends them all, and after the backoff each gets one new submission."""
     shelf = Shelf(nodes=600, retry=ALWAYS)
     first = next(iter(shelf.jobs))
@@ -129,22 +128,9 @@ def test_a_big_replica_that_waits_is_resubmitted_page_by_page_and_nothing_twice(
     assert (shelf.run.state, shelf.run.tally.retry) == (S.PENDING, 600)
     assert shelf.run.resume_at is not None
     shelf.now = shelf.run.resume_at
-    shelf.ask(TimeUp())
-    assert (shelf.run.state, shelf.run.tally.submitted, shelf.sweeps) == (S.SUBMITTED, 256, 1)
-    assert shelf.swept() == 2
+    shelf.step(None, TimeUp(), shelf.jobs)
+    assert (shelf.run.state, shelf.sweeps) == (S.SUBMITTED, 0)
     assert (shelf.run.tally.submitted, shelf.run.tally.retry, len(shelf.jobs)) == (600, 0, 1_200)
-
-
-def test_a_sweep_that_is_due_is_wished_for_again_when_the_run_moves_on() -> None:
-    """The outbox drops wishes of an earlier phase: the next state has to want the rest of the pages too."""
-    shelf = Shelf(replicas=3, retry=ALWAYS)
-    retried = [replace(job, state=J.FAILED, fate=Fate.RETRY) for job in list(shelf.jobs.values())[1:]]
-    shelf.jobs |= {job.id: job for job in retried}
-    shelf.run = replace(shelf.run, tally=recount(shelf.jobs.values()))
-    shelf.tell(next(iter(shelf.jobs.values())), Placed(machine(1), (0,)))
-    assert (shelf.run.state, shelf.sweeps) == (S.PROVISIONING, 1)
-    assert shelf.swept() == 1
-    assert shelf.run.tally.retry == 0
 
 
 def test_scaling_makes_nothing_when_only_a_part_is_loaded() -> None:

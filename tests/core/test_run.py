@@ -73,15 +73,16 @@ def derivations(state: S) -> list[Case]:
 ENDED = {RunReason.ALL_JOBS_DONE: S.DONE, RunReason.JOB_FAILED: S.FAILED, RunReason.STOPPED_BY_USER: S.TERMINATED}
 STOPPED: dict[str, Any] = {"reason": RunReason.STOPPED_BY_USER}
 DONE: dict[str, Any] = {"reason": RunReason.ALL_JOBS_DONE, "tally": Tally(done=1)}
+NEVER = {(S.SUBMITTED, S.TERMINATING, RETRIED), (S.SUBMITTED, S.RUNNING, LOOK)}
+"""A job is PROVISIONING before it runs or is done, and the run with it: `run.NEVER` says the same."""
 CASES = [
-    *(case for state in ACTIVE for case in derivations(state)),
+    *(case for state in ACTIVE for case in derivations(state) if (state, case.to, case.event) not in NEVER),
     *(Case(a_run(state), StopAsked(), S.TERMINATING) for state in (S.PENDING, *ACTIVE)),
     *(Case(a_run(state), AbortAsked(), S.TERMINATING) for state in (S.PENDING, *ACTIVE)),
     *(Case(a_run(state), Broke(RunReason.SERVER_ERROR), S.TERMINATING) for state in (S.PENDING, *ACTIVE)),
     *(Case(a_run(state, QUEUE, trigger_at=0.0), TimeUp(), state) for state in ACTIVE),
     *(Case(a_run(state, SKIP, trigger_at=0.0), TimeUp(), state) for state in ACTIVE),
     *(Case(a_run(state), ReplicasWanted(2), state) for state in ACTIVE),
-    *(Case(a_run(state), Swept(), state) for state in ACTIVE),
     Case(a_run(S.PENDING, resume_at=0.0), TimeUp(), S.SUBMITTED),
     Case(a_run(S.PENDING, SKIP, trigger_at=0.0), TimeUp(), S.SUBMITTED),
     Case(a_run(S.PENDING, replicas=0), ReplicasWanted(1), S.SUBMITTED),

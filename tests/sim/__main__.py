@@ -1,6 +1,7 @@
 """`make sim SEEDS=2000`: a campaign. `make sim SEED=17`: one story, told twice and compared."""
 
 import argparse
+import signal
 import sys
 import time
 
@@ -17,6 +18,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="tell the story of this one")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
+    # So that its workers and its PostgreSQL go with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     return one(options.seed) if options.seed is not None else many(options.first, options.seeds, options.workers)
 
 

@@ -121,7 +121,7 @@ async def _restart(world: World) -> None:
 async def _leases(world: World) -> None:
     while True:
         await asyncio.sleep(5.0)
-        for host in world.hosts.values():
+        for host in list(world.hosts.values()):
             if host.alive and not host.frozen:
                 host.check_leases()
 
@@ -148,6 +148,10 @@ async def _settle(world: World) -> None:
     while world.violation is None:
         async with world.line.turn() as connection:
             unsettled = await connection.fetchval(UNSETTLED)
+        if unsettled is None:
+            unsettled = next(
+                (f"host {host.id} has tasks" for host in world.hosts.values() if host.alive and host.tasks), None
+            )
         if unsettled is None:
             return
         if world.now() > deadline:

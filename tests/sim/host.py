@@ -161,7 +161,7 @@ class Host:
 
     def check_leases(self) -> None:
         """The agent's own clock: whoever opted in is stopped when the server has been away too long."""
-        for task in self.tasks.values():
+        for task in list(self.tasks.values()):
             limit_s = task.order.stop_after_s
             if limit_s is not None and task.running and self.world.now() - self.heard_at >= limit_s:
                 self.world.count("agent stopped a job by its own clock")

@@ -49,8 +49,7 @@ class Send:
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class Then:
+class Then(NamedTuple):
     """What a row does besides moving: fields it sets, effects it asks for, messages, a note for people."""
 
     fields: dict[str, Any]

@@ -1,6 +1,5 @@
 """The life of a run, derived from its jobs. The derivation is a list of rows: the first that matches wins."""
 
-from dataclasses import replace
 from typing import Any
 
 from stoker.core.backoff import delay_s, step_after
@@ -59,7 +58,7 @@ def end_stopped(run: Run, event: StopAsked, now: float) -> Then:
 def end_aborted(run: Run, event: AbortAsked, now: float) -> Then:
     # What was ending already, in its grace, is not slower than what ends now.
     ended = end(RunReason.ABORTED_BY_USER)
-    return replace(ended, effects=(*ended.effects, CutGrace()))
+    return ended._replace(effects=(*ended.effects, CutGrace()))
 
 
 def end_broke(run: Run, event: Broke, now: float) -> Then:

@@ -19,8 +19,8 @@ from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
 from stoker.core.instance import INSTANCE, Instance, Launch
 from stoker.core.job_facts import Job
 from stoker.core.machine import Refused
-from stoker.core.managed_job import Aggregate, ManagedJob
-from stoker.core.managed_task import ManagedTask, ManagedTaskId
+from stoker.core.managed_job import Aggregate
+from stoker.core.managed_task import ManagedTaskId
 from stoker.core.run_facts import Run
 from stoker.engine.change import Change, Fact
 
@@ -51,18 +51,16 @@ class Draft:
 
     def final(self, kind: str, record: Any) -> Any:
         """The record as the batch leaves it."""
-        match record:
-            case Run():
-                return self.families[record.id].run
-            case Job():
+        match kind:
+            case "job":
                 return self.families[record.run_id].jobs[record.id]
-            case Instance():
+            case "run":
+                return self.families[record.id].run
+            case "instance":
                 return self.instances[record.id]
-            case ManagedTask():
+            case "managed_task":
                 return self.managed[record.managed_job_id].tasks[record.index]
-            case ManagedJob():
-                return self.managed[record.id].job
-        raise Broken(f"nothing is known of a {kind}")
+        raise Broken(f"a {kind} has no wishes")
 
     def standing_wishes(self) -> Iterable[Wish]:
         """Wishes that the batch itself did not outlive."""

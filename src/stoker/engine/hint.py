@@ -7,14 +7,12 @@ import asyncpg
 import structlog
 
 from stoker.core.commitment import Moved
-from stoker.core.instance import Instance
 from stoker.core.job_facts import FINISHED as JOB_FINISHED
-from stoker.core.job_facts import Job
 from stoker.core.job_facts import S as J
-from stoker.core.managed_job import ManagedJob
 from stoker.store.database import Database
 
 CHANNEL = "stoker"
+_OPENING = JOB_FINISHED | {J.SUBMITTED}
 PLACEMENT, MANAGED, ERRANDS = "placement", "managed", "errands"
 
 log = structlog.get_logger()
@@ -24,13 +22,10 @@ def hints(moved: Iterable[Moved]) -> frozenset[str]:
     """Placement cares for jobs that wait and room that opens; the scheduler of managed jobs for its slots."""
     names: set[str] = set()
     for one in moved:
-        match one.after:
-            case Job(state=state) if state is J.SUBMITTED or state in JOB_FINISHED:
-                names.add(PLACEMENT)
-            case Instance():
-                names.add(PLACEMENT)
-            case ManagedJob():
-                names.add(MANAGED)
+        if one.kind == "instance" or (one.kind == "job" and one.after.state in _OPENING):
+            names.add(PLACEMENT)
+        elif one.kind == "managed_job":
+            names.add(MANAGED)
     return frozenset(names)
 
 

@@ -9,12 +9,8 @@ from stoker.core import managed_job as core_managed_job
 from stoker.core import run as core_run
 from stoker.core.commitment import Moved
 from stoker.core.ids import RunId
-from stoker.core.instance import Instance
-from stoker.core.job_facts import Job
 from stoker.core.limits import PAGE
 from stoker.core.machine import TimeUp
-from stoker.core.managed_job import ManagedJob
-from stoker.core.run_facts import Run
 from stoker.engine.change import Change, of_instance, of_job, of_managed, of_run
 from stoker.engine.clock import Clock
 from stoker.engine.commit import Committer
@@ -43,7 +39,8 @@ class Timer:
     def saw(self, moved: Iterable[Moved], wake: Callable[[str], None]) -> None:
         """A commit of this replica set a deadline before the one it waits for."""
         for one in moved:
-            at = deadline_of(one.after)
+            deadline = _DEADLINES.get(one.kind)
+            at = None if deadline is None else deadline(one.after)
             if at is not None and at < self._next_at:
                 self._next_at = at
                 wake("timer")
@@ -71,14 +68,9 @@ class Timer:
         return [Change(facts=(fact,)) for fact in facts]
 
 
-def deadline_of(record: Any) -> float | None:
-    match record:
-        case Run():
-            return core_run.deadline(record)
-        case Job():
-            return core_job.deadline(record)
-        case Instance():
-            return core_instance.deadline(record)
-        case ManagedJob():
-            return core_managed_job.deadline(record)
-    return None
+_DEADLINES: dict[str, Callable[[Any], float | None]] = {
+    "run": core_run.deadline,
+    "job": core_job.deadline,
+    "instance": core_instance.deadline,
+    "managed_job": core_managed_job.deadline,
+}

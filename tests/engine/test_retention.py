@@ -2,14 +2,20 @@
 
 import asyncio
 
+import pytest
+
+from stoker.engine import retention as module
 from stoker.engine.change import Change
 from stoker.engine.retention import Retention
 from tests.conftest import Databases
 from tests.engine.test_engine import Agents, engine_on, run_of
 
 
-async def test_old_entries_of_the_journal_are_forgotten_and_young_ones_stay(database: Databases) -> None:
+async def test_old_entries_of_the_journal_are_forgotten_and_young_ones_stay(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server that has run for a year keeps the story of the last months."""
+    monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 256)
     async with database() as db, engine_on(db, Agents()) as engine:
         births = [run_of(engine, f"r{number}") for number in range(200)]
         await asyncio.gather(*(engine.commit(Change(runs=(birth,))) for birth in births))

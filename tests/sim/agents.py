@@ -107,6 +107,12 @@ class Agents:
 
     async def destroy(self, errand: Errand, effect: Destroy) -> Change:
         await self.world.pause(0.1, 3.0)
+        if errand.target in self.world.owned:
+            # A host of the user's is not destroyed: our agent leaves it, and takes along what it runs.
+            host = self.world.hosts[errand.target]
+            if not host.reachable:
+                raise Unavailable("the host does not answer")
+            host.clear()
         self.world.provider.destroy(errand.target)
         return Change(facts=(of_instance(InstanceId(errand.target), Destroyed()),))
 

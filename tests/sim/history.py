@@ -107,6 +107,7 @@ async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]
         await world.inspector.at_the_end(connection)
         await world.swarm.at_the_end(connection)
     _nothing_left(world)
+    _no_bugs(world)
 
 
 async def _restart(world: World) -> None:
@@ -157,6 +158,16 @@ async def _settle(world: World) -> None:
         if world.now() > deadline:
             raise Violation(f"does not settle: {unsettled}")
         await asyncio.sleep(LOOK_S)
+
+
+def _no_bugs(world: World) -> None:
+    """What the drivers contain so that a server goes on is still a bug."""
+    for engine in world.engines:
+        for loop in engine.loops.values():
+            if loop.bugs:
+                raise Violation(f"loop {loop.name} failed {loop.bugs} times by our own fault: {loop.error}")
+        if engine.errands.bugs:
+            raise Violation(f"{engine.errands.bugs} errands failed by our own fault")
 
 
 def _nothing_left(world: World) -> None:

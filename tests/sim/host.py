@@ -131,7 +131,7 @@ class Host:
     def remove(self, job_id: UUID, fence: int) -> bool:
         """True when nothing of the task is left."""
         if self.fenced(job_id, fence):
-            return True
+            raise Unavailable("a later order was here already")
         task = self.tasks.get(job_id)
         if task is None:
             self.removed.add(job_id)
@@ -155,9 +155,19 @@ class Host:
             self._halt(task)
         self.tasks.clear()
 
+    def clear(self) -> None:
+        """Nothing of ours is left here."""
+        for task in self.tasks.values():
+            self._halt(task)
+        self.removed |= self.tasks.keys()
+        self.tasks.clear()
+
     def thaw(self) -> None:
         self.frozen = False
         self.check_leases()
+        for task in self.tasks.values():
+            if task.running:
+                self.world.alone(self, task.order.key)
 
     def check_leases(self) -> None:
         """The agent's own clock: whoever opted in is stopped when the server has been away too long."""

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
-from stoker.core.errors import StokerError
+from stoker.core.errors import Broken, StokerError
 from stoker.engine.batch import Batch
 from stoker.engine.engine import Engine, Settings
 from tests.sim.agents import Agents
@@ -44,8 +44,11 @@ class Server:
     async def _contained(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
             await work
-        except (Killed, StokerError):
+        except Killed:
             return
+        except StokerError as error:
+            if isinstance(error, Broken):
+                self.world.violated(f"the engine broke: {error}")
 
     def start(self) -> None:
         self.alive = True
@@ -77,6 +80,7 @@ class Server:
                 await asyncio.sleep(1.0)
             else:
                 self.engine = engine
+                self.world.engines.append(engine)
                 return
 
     async def thawed(self) -> None:

@@ -60,6 +60,7 @@ class World:
         self.inspector = Inspector(self)
         self.swarm = Swarming(self)
         self.violation: Violation | None = None
+        self.engines: list[Engine] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._outside = copy_context()
         """No replica's: what the world starts while a replica calls it does not die with that replica."""
@@ -157,10 +158,13 @@ class World:
         return self.programs[key[0]]
 
     def process_started(self, host: Host, key: Key) -> None:
-        others = [other for other in self.processes.get(key, []) if not other.frozen]
-        if others:
-            self.violated(f"{key[0]} replica {key[1]} node {key[2]} runs twice at once")
+        self.alone(host, key)
         self.processes.setdefault(key, []).append(host)
+
+    def alone(self, host: Host, key: Key) -> None:
+        """What is frozen does not run; it is looked at again when it thaws."""
+        if any(other is not host and not other.frozen for other in self.processes.get(key, [])):
+            self.violated(f"{key[0]} replica {key[1]} node {key[2]} runs twice at once")
 
     def process_ended(self, host: Host, key: Key) -> None:
         self.processes[key].remove(host)

@@ -22,11 +22,14 @@ PAGE = 256
 MOST_ERRANDS = 512
 """Under way at once in one replica."""
 ADOPTED_AT_ONCE = 500
+PERFORMANCE_S = 600.0
+"""How long one performance may take; a call that hangs must not keep its place for ever."""
 LONGEST_DELAY_S = 30.0
 """Between two tries of an errand that fails."""
 
 # What is kept.
 JOURNAL_KEPT_S = 90 * 24 * 3600.0
+FORGOTTEN_AT_ONCE = 5_000
 
 # Placement.
 MOST_GANGS = 5_000

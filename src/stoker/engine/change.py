@@ -61,8 +61,8 @@ class Change:
     runs: tuple[RunBirth, ...] = ()
     instances: tuple[Instance, ...] = ()
     managed: tuple[ManagedBirth, ...] = ()
-    done: tuple[UUID, ...] = ()
-    """Errands that this change concludes."""
+    done: tuple[tuple[UUID, int], ...] = ()
+    """Errands that this change concludes, each with its fence."""
     strict: bool = False
     """All of it or nothing: refused when one of its facts is stale."""
 

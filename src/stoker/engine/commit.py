@@ -25,11 +25,16 @@ from stoker.engine.batch import Batch, commit_batch
 from stoker.engine.change import Change
 from stoker.engine.clock import Clock
 from stoker.engine.draft import Answer
-from stoker.store.database import Connection, Database
+from stoker.store.database import Connection, ConnectionLost, Database
 
 LANES = 2
 BUSY_S = 0.003
-"""When to try again what another replica holds."""
+"""When to try again what another replica holds; longer each time."""
+LONGEST_BUSY_S = 0.25
+CRUMBS_S = 0.02
+"""How long a free lane waits for more than crumbs."""
+_PASSING = (TimeoutError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
+"""Errors of the moment, not of the change."""
 
 log = structlog.get_logger()
 
@@ -44,6 +49,7 @@ class _Waiting:
     since: float
     due: float = 0.0
     """Not before: another replica held what it is about."""
+    held: int = 0
     answer: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -58,6 +64,7 @@ class Committer:
         self._busy: set[UUID] = set()
         self._running: set[asyncio.Task[None]] = set()
         self._flying = 0
+        self._began = 0.0
         self._closed = False
 
     async def commit(self, change: Change) -> Answer:
@@ -91,7 +98,7 @@ class Committer:
             if not changes:
                 return []
             batch = await commit_batch(tx, changes, now, self.owner, self._new_id)
-        self._listener(batch)
+        self._heard(batch)
         return [(change, batch.answers.get(place)) for place, change in enumerate(changes)]
 
     async def close(self) -> None:
@@ -103,8 +110,12 @@ class Committer:
 
     def _fill_lanes(self) -> None:
         while len(self._running) < self._lanes:
-            # A lane that is free takes no crumbs: batches of a like size share their round trips best.
-            if self._running and len(self._queue) * len(self._running) < self._flying:
+            # A lane that is free takes no crumbs: batches of a like size share their round trips best. But a batch
+            # that takes long (a lock, a lost connection) holds nobody up.
+            loop = asyncio.get_running_loop()
+            young = loop.time() - self._began < CRUMBS_S
+            if self._running and young and len(self._queue) * len(self._running) < self._flying:
+                loop.call_later(CRUMBS_S, self._fill_lanes)
                 return
             batch = self._take()
             if not batch:
@@ -112,6 +123,7 @@ class Committer:
             families = frozenset[UUID]().union(*(one.families for one in batch))
             self._busy |= families
             self._flying += len(batch)
+            self._began = loop.time()
             task = asyncio.get_running_loop().create_task(self._run(batch))
             self._running.add(task)
             task.add_done_callback(partial(self._free, families, len(batch)))
@@ -156,28 +168,48 @@ class Committer:
         if not left:
             return
         loop = asyncio.get_running_loop()
+        old = [one for one in left if self._too_old(one)]
+        _fail(old, Unavailable("Another replica held it for too long.", code="busy"))
+        left = [one for one in left if one not in old]
+        wait_s = 0.0
         for one in left:
-            one.due = loop.time() + BUSY_S
+            one.held += 1
+            wait_s = min(BUSY_S * 2 ** min(one.held, 7), LONGEST_BUSY_S)
+            one.due = loop.time() + wait_s
         self._queue.extendleft(reversed(left))
-        loop.call_later(BUSY_S, self._fill_lanes)
+        loop.call_later(wait_s, self._fill_lanes)
 
     async def _try(self, batch: list[_Waiting]) -> list[_Waiting]:
         """Returns what another replica holds."""
+        unknown = False
         for tries in count():
             try:
                 return self._settle(batch, await self._attempt(batch))
-            except Unavailable as error:
-                # Also when the COMMIT itself was cut off: said again, what did happen is stale.
-                if self._too_old(batch[0]):
-                    _fail(batch, error)
+            except (Unavailable, *_PASSING) as error:
+                # Also when the COMMIT itself was cut off: said again, what did happen is stale. But once in doubt,
+                # it stays in doubt, whatever the later tries die of.
+                unknown = unknown or (isinstance(error, ConnectionLost) and error.outcome_unknown)
+                batch = self._without_old(batch, error, unknown)
+                if not batch:
                     break
                 await asyncio.sleep(min(0.05 * 2 ** min(tries, 10), 2.0))
             except Exception as error:  # noqa: BLE001 - alone, the change at fault is told; the others go on
                 if len(batch) > 1:
                     return await self._halve(batch)
+                if isinstance(error, asyncpg.UniqueViolationError) and tries == 0:
+                    # The same birth came through another replica at the same moment: now it is seen.
+                    continue
                 _fail(batch, _explained(error))
                 break
         return []
+
+    def _without_old(self, batch: list[_Waiting], error: Exception, unknown: bool) -> list[_Waiting]:
+        """Those that have waited too long for the database are told so."""
+        old = [one for one in batch if self._too_old(one)]
+        if old:
+            lost = ConnectionLost(f"The database did not take the change: {error}", outcome_unknown=unknown)
+            _fail(old, lost)
+        return [one for one in batch if one not in old]
 
     async def _halve(self, batch: list[_Waiting]) -> list[_Waiting]:
         middle = len(batch) // 2

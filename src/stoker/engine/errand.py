@@ -14,8 +14,8 @@ from uuid import UUID
 
 import structlog
 
-from stoker.core.errors import Conflict, StokerError, Unavailable
-from stoker.core.limits import LONGEST_DELAY_S, MOST_ERRANDS, PAGE
+from stoker.core.errors import Broken, Conflict, StokerError, Unavailable
+from stoker.core.limits import LONGEST_DELAY_S, MOST_ERRANDS, PAGE, PERFORMANCE_S
 from stoker.core.machine import Effect
 from stoker.engine.change import Change
 from stoker.engine.clock import Clock
@@ -46,6 +46,8 @@ class Errands:
         self._database, self._clock, self._committer = database, clock, committer
         self._performers, self._postponed = performers, postponed
         self._flying: dict[UUID, asyncio.Task[None]] = {}
+        self.bugs = 0
+        """Errands that failed by our own fault."""
 
     def start(self, errands: Iterable[Errand]) -> int:
         """Begin at once. What does not fit stays in the outbox, where `once` finds it."""
@@ -90,22 +92,23 @@ class Errands:
     async def _perform(self, errand: Errand, fresh: bool) -> None:
         try:
             if not fresh and not await self._current(errand):
-                await self._committer.commit(Change(done=(errand.id,)))
+                await self._committer.commit(Change(done=((errand.id, errand.fence),)))
                 return
             effect = decode(errand.effect, errand.payload)
-            change = await self._performers[type(effect)](errand, effect)
+            async with asyncio.timeout(PERFORMANCE_S):
+                change = await self._performers[type(effect)](errand, effect)
             await self._conclude(errand, change)
         except Exception as error:  # noqa: BLE001 - an errand that breaks must not take the others with it
             await self._postpone(errand, error)
 
     async def _conclude(self, errand: Errand, change: Change) -> None:
         try:
-            await self._committer.commit(replace(change, done=(errand.id,)))
+            await self._committer.commit(replace(change, done=((errand.id, errand.fence),)))
         except Conflict as error:
             if error.code != "stale":
                 raise
             # The record went on while we were performing: the wish is nobody's any more.
-            await self._committer.commit(Change(done=(errand.id,)))
+            await self._committer.commit(Change(done=((errand.id, errand.fence),)))
 
     async def _current(self, errand: Errand) -> bool:
         async with self._database.connection() as connection:
@@ -113,7 +116,8 @@ class Errands:
 
     async def _postpone(self, errand: Errand, error: Exception) -> None:
         sentence = str(error) or type(error).__name__
-        if not isinstance(error, StokerError):
+        if isinstance(error, Broken) or not isinstance(error, StokerError | TimeoutError):
+            self.bugs += 1
             log.error("errand broke", effect=errand.effect, target=str(errand.target), exc_info=error)
         delay_s = min(FIRST_DELAY_S * 2 ** min(errand.tries, 20), LONGEST_DELAY_S)
         if isinstance(error, Unavailable):

@@ -33,6 +33,8 @@ class Loop:
         self.passes = 0
         self.did = 0
         self.failures = 0
+        self.bugs = 0
+        """Failures that no outage explains."""
         self.error = ""
 
     def hint(self) -> None:
@@ -57,6 +59,7 @@ class Loop:
             self.failures += 1
             self.error = str(error) or type(error).__name__
             known = isinstance(error, Unavailable)
+            self.bugs += not known
             log.warning("loop failed", loop=self.name, error=self.error, exc_info=None if known else error)
             return min(jittered_s, 2.0)
         self.passes += 1

@@ -117,7 +117,8 @@ class _Hands:
             elif all(job in self._events for job in ids):
                 facts = tuple(of_job(job, gang.run_id, self._events[job]) for job in ids)
                 born = {new.id: new for job in ids if (new := self._born.get(job))}
-                yield Change(facts=facts, instances=tuple(born.values()))
+                # All of it or nothing: a machine for a job that has ended meanwhile would be for nobody.
+                yield Change(facts=facts, instances=tuple(born.values()), strict=True)
 
     def _arrival(self, job: JobId, instance: Instance, blocks: tuple[int, ...]) -> Event:
         attempt = self._attempts[job]

@@ -1,6 +1,6 @@
 """Forgets what is too old: the journal is kept for a time, not for ever."""
 
-from stoker.core.limits import JOURNAL_KEPT_S, PAGE
+from stoker.core.limits import FORGOTTEN_AT_ONCE, JOURNAL_KEPT_S
 from stoker.engine.clock import Clock
 from stoker.engine.loop import Counts
 from stoker.store import journal
@@ -17,5 +17,5 @@ class Retention:
 
     async def once(self) -> Counts:
         async with self._database.transaction() as tx:
-            forgotten = await journal.forget(tx, self._clock.now() - self._kept_s, PAGE)
-        return Counts(forgotten, again_after_s=0.1 if forgotten == PAGE else None)
+            forgotten = await journal.forget(tx, self._clock.now() - self._kept_s, FORGOTTEN_AT_ONCE)
+        return Counts(forgotten, again_after_s=0.1 if forgotten == FORGOTTEN_AT_ONCE else None)

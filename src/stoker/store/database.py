@@ -40,6 +40,8 @@ SESSION: Final = {
     "jit": "off",
     # The statements of the engine have one good plan; thinking about it anew costs more than following it.
     "plan_cache_mode": "force_generic_plan",
+    # One that was frozen in the middle of a transaction must not hold its locks against everybody.
+    "idle_in_transaction_session_timeout": "30s",
     # A replica whose machine vanished must not hold its row locks for the two hours that TCP would wait.
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",

@@ -19,7 +19,7 @@ WHERE family = $1 AND seq > $2 ORDER BY seq LIMIT $3
 """
 
 FORGET = """
-DELETE FROM journal WHERE seq IN (SELECT seq FROM journal WHERE at < $1 ORDER BY at LIMIT $2)
+DELETE FROM journal WHERE seq IN (SELECT seq FROM journal WHERE at < $1 ORDER BY seq LIMIT $2)
 """
 
 

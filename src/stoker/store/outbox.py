@@ -18,7 +18,12 @@ ORDER BY place
 RETURNING fence
 """, 10, answer="array_agg(fence ORDER BY fence)")  # fmt: skip
 
-REMOVE = Part("outbox_remove", "DELETE FROM outbox WHERE id = ANY($1::uuid[]) RETURNING 1", 1)
+REMOVE = Part("outbox_remove", """
+DELETE FROM outbox USING unnest($1::uuid[], $2::int8[]) AS done (id, fence)
+WHERE outbox.id = done.id AND outbox.fence = done.fence
+RETURNING 1
+""", 2)  # fmt: skip
+"""By its fence too: who was buried must not remove a wish that another replica has adopted."""
 
 POSTPONE = "UPDATE outbox SET tries = tries + 1, due_at = $3, error = $4 WHERE id = $1 AND owner = $2"
 
@@ -84,8 +89,9 @@ def added(answer: Mapping[str, Any], wishes: Sequence[NewWish]) -> list[Errand]:
     return [Errand(wish.id, fence, *wish[1:], tries=0) for wish, fence in zip(wishes, fences, strict=True)]
 
 
-def remove(bundle: Bundle, ids: Sequence[UUID]) -> None:
-    bundle.add(REMOVE, [ids])
+def remove(bundle: Bundle, done: Sequence[tuple[UUID, int]]) -> None:
+    """Each with the fence that its performer had."""
+    bundle.add(REMOVE, columns(done))
 
 
 async def postpone(tx: Connection, id: UUID, owner: int, due_at: float, error: str) -> None:

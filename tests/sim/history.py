@@ -1,8 +1,7 @@
 """Lives one seed from beginning to end: chaos, healing, and the proof that everything settled."""
 
 import asyncio
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import asyncpg
 
@@ -45,7 +44,6 @@ class History:
     rows: dict[str, int]
     faults: dict[str, int]
     violation: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def live(seed: int, url: str, *, make: type[World] = World) -> History:

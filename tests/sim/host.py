@@ -145,9 +145,6 @@ class Host:
         self.removed.add(job_id)
         return True
 
-    def news(self, task: Task) -> Event | None:
-        return task.ended
-
     def vanish(self) -> None:
         """The power is off."""
         self.alive = False
@@ -288,12 +285,9 @@ class Program:
     least_s: float
     most_s: float
     endless: bool = False
-    certain: bool = False
 
     def ends(self, dice: random.Random) -> job.Exited:
 
-        if self.certain:
-            return job.Exited(0)
         code = dice.choices([code for code, _ in EXITS], [weight for _, weight in EXITS])[0]
         if code == 137:
             return job.Exited(137, signal=9, oom=dice.random() < 0.5)

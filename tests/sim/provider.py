@@ -31,7 +31,6 @@ class Provider:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.machines: dict[UUID, Host] = {}
-        self.duplicates = 0
 
     def market(self, now: float) -> Market:
         return Market((OFFER, POD), (FleetRoom(FLEET, MAX_NODES),))

@@ -58,9 +58,6 @@ class Family:
     partial: bool = False
     """The page of jobs that a run-wide event loaded was full: there may be more."""
 
-    def copy(self) -> "Family":
-        return Family(self.run, dict(self.jobs), self.partial)
-
     @property
     def complete(self) -> bool:
         """Is the latest submission of every job here?"""

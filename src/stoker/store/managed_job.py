@@ -1,8 +1,8 @@
 """Managed jobs and their tasks in PostgreSQL; every function runs inside the caller's transaction.
 
-Slots are counted over all replicas, so those who give them take turns: `take_turn`, then `counts` and `waiting`,
-then the commit of `Scheduled`, in one transaction. The lock goes with the transaction, so the next one counts
-what this one gave.
+Slots are counted over all replicas, so those who give them take turns: under the advisory lock `SLOT_LOCK` come
+`counts` and `waiting`, then the commit of `Scheduled`, in one transaction (`commit_planned`). The lock goes with the
+transaction, so the next one counts what this one gave.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,8 +18,6 @@ from stoker.core.managed_task import S as TaskState
 from stoker.store.database import Connection, Record
 
 SLOT_LOCK: Final = 0x736C6F74
-
-TAKE_TURN: Final = "SELECT pg_advisory_xact_lock($1)"
 
 LOCK_JOBS: Final = """
 SELECT id, project_id, name, priority, state, version, entered_at, created_at, deadline_at, live_runs, cancel_asked
@@ -140,11 +138,6 @@ SPEC_OF: Final = "SELECT spec FROM managed_task WHERE id = $1"
 class Counts(NamedTuple):
     launching: int
     alive: int
-
-
-async def take_turn(conn: Connection) -> None:
-    """Wait until nobody else is giving slots; held until the transaction ends."""
-    await conn.execute(TAKE_TURN, SLOT_LOCK)
 
 
 async def lock(conn: Connection, ids: Collection[ManagedJobId]) -> dict[ManagedJobId, Aggregate]:

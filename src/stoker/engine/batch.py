@@ -21,17 +21,15 @@ from stoker.core.run_facts import S as R
 from stoker.engine.change import Change
 from stoker.engine.draft import Answer, Draft, Loaded, draft
 from stoker.engine.effect import encode
-from stoker.engine.hint import CHANNEL, hints
+from stoker.engine.hint import hints
 from stoker.store import instance as instance_store
 from stoker.store import job as job_store
 from stoker.store import journal, outbox
 from stoker.store import managed_job as managed_store
 from stoker.store import run as run_store
-from stoker.store.bundle import Bundle, Part
+from stoker.store.bundle import Bundle
 from stoker.store.database import Connection
 from stoker.store.outbox import Errand, NewWish
-
-NOTIFY = Part("notify", "SELECT pg_notify($1, $2)", 2)
 
 
 @dataclass(slots=True)
@@ -60,8 +58,6 @@ async def commit_batch(
     if done:
         outbox.remove(bundle, done)
     names = hints(result.moved)
-    if names:
-        bundle.add(NOTIFY, [CHANNEL, " ".join((str(owner), *sorted(names)))])
     errands = outbox.added(await bundle.write(tx), wishes)
     return Batch(dict(zip(ready, answers, strict=True)), result.moved, errands, names)
 

@@ -83,6 +83,7 @@ class Engine:
         self.add_loop(hint.MANAGED, scheduler.once, settings.period_s)
         self.add_loop("swarm", lambda: self.swarm.expire_once(), settings.period_s)
         self.add_loop("retention", Retention(database, self.clock).once, RETENTION_PERIOD_S)
+        self._speaker = hint.Speaker(database, lambda: self.replica.epoch, self._heard)
         self._tasks: list[asyncio.Task[None]] = []
         self.listeners: list[Callable[[Batch], None]] = []
 
@@ -103,6 +104,8 @@ class Engine:
         if self._settings.listens:
             listener = hint.Listener(self._database, lambda: self.replica.epoch, self.wake)
             self._tasks.append(loop.create_task(listener.run(), name="listener"))
+            # So that the others know of us before their next beat.
+            self._speaker.say(["replica"])
 
     async def stop(self) -> None:
         """In good order: nothing new, what is under way ends, the rest is handed back."""
@@ -120,6 +123,9 @@ class Engine:
         if name in self.loops:
             self.loops[name].hint()
 
+    def _heard(self) -> bool:
+        return self._settings.listens and self.replica.others > 0
+
     def _began(self, epoch: int) -> None:
         self.committer.owner = epoch
 
@@ -132,6 +138,7 @@ class Engine:
         self.errands.start(batch.errands)
         for name in batch.hints:
             self.wake(name)
+        self._speaker.say(batch.hints)
         self._timer.saw(batch.moved, self.wake)
         for listener in self.listeners:
             listener(batch)

@@ -7,6 +7,7 @@ import asyncpg
 import structlog
 
 from stoker.core.commitment import Moved
+from stoker.core.errors import StokerError
 from stoker.core.job_facts import FINISHED as JOB_FINISHED
 from stoker.core.job_facts import S as J
 from stoker.store.database import Database
@@ -27,6 +28,34 @@ def hints(moved: Iterable[Moved]) -> frozenset[str]:
         elif one.kind == "managed_job":
             names.add(MANAGED)
     return frozenset(names)
+
+
+class Speaker:
+    """Tells the other replicas, beside the commits and not within them: a transaction that notifies holds a lock on the
+    whole database until it is on disk. What comes while it speaks is said in the next breath; alone, it is silent."""
+
+    def __init__(self, database: Database, owner: Callable[[], int], heard: Callable[[], bool]) -> None:
+        self._database, self._owner, self._heard = database, owner, heard
+        self._names: set[str] = set()
+        self._speaking: asyncio.Task[None] | None = None
+
+    def say(self, names: Iterable[str]) -> None:
+        if self._heard():
+            self._names.update(names)
+            if self._names and self._speaking is None:
+                self._speaking = asyncio.get_running_loop().create_task(self._speak())
+
+    async def _speak(self) -> None:
+        try:
+            while self._names:
+                names, self._names = self._names, set()
+                async with self._database.connection() as connection:
+                    words = " ".join((str(self._owner()), *sorted(names)))
+                    await connection.execute("SELECT pg_notify($1, $2)", CHANNEL, words)
+        except StokerError as error:
+            log.warning("other replicas are not told", error=str(error))
+        finally:
+            self._speaking = None
 
 
 class Listener:

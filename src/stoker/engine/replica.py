@@ -27,6 +27,8 @@ class Replica:
         self._database, self._clock, self._name = database, clock, name
         self._began, self._adopted, self._dead_after_s = began, adopted, dead_after_s
         self.epoch = 0
+        self.others = 0
+        """How many other replicas there were at the last beat."""
 
     async def register(self) -> None:
         """An earlier life under the same name is over: whoever runs us lets only one process have it."""
@@ -39,13 +41,15 @@ class Replica:
     async def once(self) -> Counts:
         now = self._clock.now()
         async with self._database.transaction() as tx:
-            alive = await replica_store.renew(tx, self.epoch, now)
+            others = await replica_store.renew(tx, self.epoch, now)
+            alive = others is not None
             buried = await replica_store.bury(tx, now - self._dead_after_s, self.epoch) if alive else []
             adopted = await outbox.adopt(tx, self.epoch, ADOPTED_AT_ONCE) if alive else 0
         if not alive:
             log.warning("this replica was given up by the others and begins anew", epoch=self.epoch)
             await self.register()
             return Counts(1, again_after_s=0.0)
+        self.others = others or 0
         if buried or adopted:
             log.info("took over", from_epochs=buried, errands=adopted)
             self._adopted()

@@ -6,7 +6,10 @@ SUCCEED = "DELETE FROM replica WHERE name = $1"
 
 REGISTER = "INSERT INTO replica (name, seen_at) VALUES ($1, $2) RETURNING epoch"
 
-RENEW = "UPDATE replica SET seen_at = greatest(seen_at, $2) WHERE epoch = $1"
+RENEW = """
+UPDATE replica SET seen_at = greatest(seen_at, $2) WHERE epoch = $1
+RETURNING (SELECT count(*) FROM replica AS other WHERE other.epoch <> $1)
+"""
 
 BURY = "DELETE FROM replica WHERE seen_at < $1 AND epoch <> $2 RETURNING epoch"
 
@@ -21,9 +24,10 @@ async def register(tx: Connection, name: str, now: float) -> int:
     return epoch
 
 
-async def renew(tx: Connection, epoch: int, now: float) -> bool:
-    """False: the others have buried this epoch, and its wishes are theirs now."""
-    return (await tx.execute(RENEW, epoch, now)) == "UPDATE 1"
+async def renew(tx: Connection, epoch: int, now: float) -> int | None:
+    """How many others there are. None: they have buried this epoch, and its wishes are theirs now."""
+    others: int | None = await tx.fetchval(RENEW, epoch, now)
+    return others
 
 
 async def bury(tx: Connection, silent_since: float, own_epoch: int) -> list[int]:

@@ -15,6 +15,7 @@ from stoker.core.managed_job import Aggregate, ManagedJob
 from stoker.core.managed_job import S as JobState
 from stoker.core.managed_task import ManagedTask, ManagedTaskId, Source
 from stoker.core.managed_task import S as TaskState
+from stoker.store.bundle import columns
 from stoker.store.database import Connection, Record
 
 SLOT_LOCK: Final = 0x736C6F74
@@ -159,8 +160,8 @@ async def insert(conn: Connection, aggregates: Collection[Aggregate], specs: Map
         for task in aggregate.tasks
     ]
     if jobs:
-        await conn.execute(INSERT_JOBS, *_columns(jobs))
-        await conn.execute(INSERT_TASKS, *_columns(tasks))
+        await conn.execute(INSERT_JOBS, *columns(jobs))
+        await conn.execute(INSERT_TASKS, *columns(tasks))
 
 
 async def save(conn: Connection, changed: Iterable[tuple[Aggregate, Aggregate]]) -> None:
@@ -219,13 +220,9 @@ async def _with_tasks(conn: Connection, found: Sequence[Record]) -> dict[Managed
 async def _update(conn: Connection, statement: str, values: Sequence[tuple[object, ...]], what: str) -> None:
     if not values:
         return
-    status = await conn.execute(statement, *_columns(values))
+    status = await conn.execute(statement, *columns(values))
     if status != f"UPDATE {len(values)}":
         raise Broken(f"{len(values)} {what} were to be saved, and the database said {status}: a version moved on.")
-
-
-def _columns(values: Sequence[tuple[object, ...]]) -> Iterable[list[object]]:
-    return (list(column) for column in zip(*values, strict=True))
 
 
 def _job(row: Record) -> ManagedJob:

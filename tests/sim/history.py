@@ -46,21 +46,21 @@ class History:
     violation: str = ""
 
 
-def live(seed: int, url: str, *, make: type[World] = World) -> History:
+def live(seed: int, url: str) -> History:
     theme, usual = theme_of(seed), (limits.WHOLE, limits.PAGE)
     limits.WHOLE, limits.PAGE = theme.whole, theme.page
     try:
-        return run_virtually(_live(seed, url, make))
+        return run_virtually(_live(seed, url))
     finally:
         limits.WHOLE, limits.PAGE = usual
 
 
-async def _live(seed: int, url: str, make: type[World]) -> History:
+async def _live(seed: int, url: str) -> History:
     connection = await _connect(url)
     loop = asyncio.get_running_loop()
     loop.set_task_factory(task_factory)
     loop.set_exception_handler(lambda _loop, _context: None)
-    world = make(seed, Line(connection))
+    world = World(seed, Line(connection))
     try:
         with world.inspector.listening():
             await _history(world, connection)

@@ -37,7 +37,6 @@ class Order:
 class Task:
     order: Order
     record: shim.ShimTask
-    fence: int
     started: bool = False
     running: bool = False
     process: "asyncio.Task[None] | None" = None
@@ -90,7 +89,7 @@ class Host:
             self._step(self.tasks[order.job_id], shim.Submitted())
             return True
         runtime = shim.Runtime.DOCKER if order.docker else shim.Runtime.PROCESS
-        task = Task(order, shim.submit(order.job_id, runtime, self.world.now()), order.fence)
+        task = Task(order, shim.submit(order.job_id, runtime, self.world.now()))
         self.tasks[order.job_id] = task
         self.world.background(self._work(task))
         return True
@@ -99,7 +98,7 @@ class Host:
         """A machine without a shim: the container came with it."""
         if not self.fenced(order.job_id, order.fence) and order.job_id not in self.tasks:
             begun = shim.submit(order.job_id, shim.Runtime.PROCESS, self.world.now())
-            task = Task(order, replace(begun, state=shim.S.RUNNING, begun=shim.HOOKS), order.fence)
+            task = Task(order, replace(begun, state=shim.S.RUNNING, begun=shim.HOOKS))
             self.tasks[order.job_id] = task
             self.world.background(self._work(task))
         return self.run(order.job_id, order.fence)

@@ -53,11 +53,6 @@ class Mirror:
         """When the last replica began to come while there was no other."""
         self.graph = Graph(seen=self._rows.append)
 
-    def broken(self, sentence: str) -> None:
-        if self._world.violation is None:
-            self._world.violation = Violation(sentence)
-            self._world.note(f"VIOLATION {sentence}")
-
     async def after_commit(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         act = DOING.get()
         if act is None:
@@ -79,7 +74,7 @@ class Mirror:
             act(self._world.now())
         except UserError:
             return
-        self.broken("the SQL refused what the table allows")
+        self._world.violated("the SQL refused what the table allows")
 
     async def compare(self, connection: "asyncpg.Connection[asyncpg.Record]", *, everything: bool) -> None:
         stored = {row["id"]: row for row in await connection.fetch(TASKS)}
@@ -160,7 +155,9 @@ class Mirror:
         for worker, until in self._leases.items():
             if until <= now and worker not in self._lost:
                 if now < self.back_at + LEASE_S:
-                    self.broken(f"worker {worker} was lost {now - self.back_at:.0f} s after the servers came back")
+                    self._world.violated(
+                        f"worker {worker} was lost {now - self.back_at:.0f} s after the servers came back"
+                    )
                 self._lost.add(worker)
                 self.graph.lose(worker, now)
 

@@ -71,8 +71,7 @@ class Server:
         agents.engine = engine
         engine.listeners.append(self._committed)
         engine.add_loop("watch", Watch(world, database, engine).once, WATCH_S)
-        for name, once in world.extra_loops(database, engine).items():
-            engine.add_loop(name, once, PERIOD_S)
+        world.swarm.attach(database, engine)
         while True:
             try:
                 await engine.start()

@@ -83,7 +83,7 @@ class Swarming:
             if not answered.done():
                 answered.set_exception(error)
         except (asyncpg.PostgresError, LookupError, AssertionError) as error:
-            self.mirror.broken(f"the swarm broke: {error!r}")
+            self.world.violated(f"the swarm broke: {error!r}")
         else:
             if not answered.done():
                 answered.set_result(answer)
@@ -123,7 +123,7 @@ class Swarming:
                 older = min(other.held, execution.held)
                 record = self.mirror.graph.executions.get(older)
                 if other.held == execution.held or record is None or record.outcome is not Outcome.LOST:
-                    self.mirror.broken(
+                    self.world.violated(
                         f"task {older.task} runs twice at once: {other.held}, {execution.held}, {record}"
                     )
         others.append(execution)
@@ -207,7 +207,7 @@ class Swarming:
         if await self._wish(lambda swarm: swarm.create(drafts, edges)):
             self.accepted |= set(ids)
             if missing := set(ids) - self.mirror.graph.tasks.keys():
-                self.mirror.broken(f"task {min(missing)} was accepted and does not exist")
+                self.world.violated(f"task {min(missing)} was accepted and does not exist")
 
     async def cancel(self) -> None:
         dice = self.world.dice

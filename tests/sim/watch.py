@@ -105,7 +105,7 @@ class Watch:
             )
             for one in mine
         ]
-        fleet = Fleet(0, MAX_NODES, idle_duration_s=self.world.idle_duration_s)
+        fleet = Fleet(0, MAX_NODES, idle_duration_s=self.world.theme.idle_duration_s)
         retired = [one for one in plan_fleet(fleet, seen, self.world.now()) if isinstance(one, Retire)]
         return [of_instance(one.instance_id, inst.Unwanted(one.reason)) for one in retired]
 

@@ -19,8 +19,6 @@ from stoker.core.resources import Capacity
 from stoker.engine.batch import Batch
 from stoker.engine.change import Change, Fact, of_instance, of_job
 from stoker.engine.engine import Engine
-from stoker.engine.loop import Once
-from stoker.store.database import Database
 from tests.sim.database import Killed, Line
 from tests.sim.faults import FAULTS
 from tests.sim.host import Host, Key, Program
@@ -41,8 +39,9 @@ class WorldClock:
 
 
 class World:
-    def __init__(self, seed: int, line: Line, *, faults: bool = True) -> None:
-        self.seed, self.line, self.faults = seed, line, faults
+    def __init__(self, seed: int, line: Line) -> None:
+        self.line = line
+        self.faults = True
         self.dice = random.Random(seed)
         self.theme = theme_of(seed)
         self.clock = WorldClock()
@@ -50,7 +49,6 @@ class World:
         self.rows: Counter[str] = Counter()
         self.faults_seen: Counter[str] = Counter()
         self.events = 0
-        self.idle_duration_s = self.theme.idle_duration_s
         self.hosts: dict[UUID, Host] = {}
         self.owned: set[UUID] = set()
         self.processes: dict[Key, list[Host]] = {}
@@ -225,10 +223,6 @@ class World:
         return bool(await self.pick("SELECT id FROM run WHERE id = $1 AND policy ? 'schedule'", run_id))
 
     # Beginning.
-
-    def extra_loops(self, database: Database, engine: Engine) -> dict[str, Once]:
-        self.swarm.attach(database, engine)
-        return {}
 
     async def begin(self) -> None:
         for server in self.servers:

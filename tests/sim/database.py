@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 
@@ -38,6 +38,24 @@ class Line:
                 loop.jump.querying -= 1
 
 
+STATEMENTS = ("execute", "fetch", "fetchrow", "fetchval")
+
+
+class Breaking:
+    """A connection that answers only so many statements more."""
+
+    def __init__(self, connection: Connection, left: int, lost: Callable[[], None]) -> None:
+        self._connection, self._left, self._lost = connection, left, lost
+
+    def __getattr__(self, name: str) -> Any:
+        if name in STATEMENTS:
+            self._left -= 1
+            if self._left < 0:
+                self._lost()
+                raise asyncpg.ConnectionDoesNotExistError("the connection was closed in the middle of an operation")
+        return getattr(self._connection, name)
+
+
 class SimDatabase(Database):
     """Every commit may be the one at which the connection, or the whole replica, is lost."""
 
@@ -48,25 +66,23 @@ class SimDatabase(Database):
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        await self._server.thawed()
-        self._alive()
-        async with self._line.turn() as connection:
-            self._alive()
-            if self._world.chance("connection lost between statements", 0.002):
-                raise ConnectionLost("the connection was lost")
-            yield connection
+        async with self._turn() as connection:
+            try:
+                yield self._frail(connection, "connection lost between statements", 0.004)
+            except asyncpg.PostgresConnectionError as error:
+                raise ConnectionLost("the connection was lost") from error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        await self._server.thawed()
-        self._alive()
-        async with self._line.turn() as connection:
-            self._alive()
+        async with self._turn() as connection:
             transaction = connection.transaction()
             await transaction.start()
             try:
-                yield connection
+                yield self._frail(connection, "connection lost in the middle of a transaction", 0.01)
                 self._before_commit()
+            except asyncpg.PostgresConnectionError as error:
+                await transaction.rollback()
+                raise ConnectionLost("the connection was lost") from error
             except BaseException:
                 await transaction.rollback()
                 raise
@@ -74,9 +90,25 @@ class SimDatabase(Database):
             await self._after()
             self._after_commit()
 
-    def _alive(self) -> None:
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+        await self._server.thawed()
+        self._reach()
+        async with self._line.turn() as connection:
+            self._reach()
+            yield connection
+
+    def _reach(self) -> None:
         if not self._server.alive or self._server.lives != self._life:
             raise Killed
+        if self._world.now() < self._server.no_database_until:
+            raise ConnectionLost("the database cannot be reached")
+
+    def _frail(self, connection: Connection, fault: str, probability: float) -> Connection:
+        if not self._world.faults or self._world.dice.random() >= probability:
+            return connection
+        left = self._world.dice.randint(0, 3)
+        return cast(Connection, Breaking(connection, left, lambda: self._world.count(fault)))
 
     def _before_commit(self) -> None:
         if self._world.chance("connection lost before the commit", 0.006):

@@ -7,8 +7,9 @@ FAULTS = frozenset(
         "news doubled", "news delayed", "hint lost", "order refused by its fence", "performer gave up before acting",
         # Replicas and their database.
         "replica killed", "replica killed before the commit", "replica killed after the commit",
-        "replica frozen", "connection lost between statements", "connection lost before the commit",
-        "connection lost after the commit",
+        "replica frozen", "connection lost between statements", "connection lost in the middle of a transaction",
+        "connection lost before the commit", "connection lost after the commit", "database away",
+        "database away for long", "replica without its database",
         # Hosts, programs and what holds them.
         "host cut off", "host frozen", "agent stopped a job by its own clock", "hook failed", "undo failed",
         "program ignores SIGTERM", "agent fails under a running job", "machine goes with the program",

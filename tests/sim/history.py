@@ -96,7 +96,7 @@ async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]
     world.background(_leases(world))
     world.background(world.swarm.live())
     world.later(SWARM_S, world.swarm.heal)
-    await people.live(world.now() + world.theme.chaos_s)
+    await people.live(world.theme.chaos_s)
     await _heal(world, people)
     await _settle(world)
     if world.violation is not None:
@@ -129,6 +129,8 @@ async def _heal(world: World, people: People) -> None:
     world.note("--- the faults stop")
     world.faults = False
     world.swarm.heal()
+    for server in world.servers:
+        server.no_database_until = 0.0
     for host in world.hosts.values():
         host.thaw()
         if host.alive:

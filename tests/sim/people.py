@@ -18,6 +18,8 @@ from stoker.core.retry import Retry
 from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, StopAsked
 from stoker.core.schedule import parse_schedule
 from stoker.engine.change import Change, ManagedBirth, RunBirth, of_instance, of_managed, of_run
+from tests.sim.server import DEAD_AFTER_S
+from tests.sim.swarm import AWAY_AFTER_S
 from tests.sim.theme import ACTS, KINDS
 
 if TYPE_CHECKING:
@@ -41,12 +43,14 @@ class People:
         self.services: list[RunId] = []
         self.managed: list[ManagedJobId] = []
         self.names = 0
+        self.until = 0.0
 
-    async def live(self, until_s: float) -> None:
+    async def live(self, chaos_s: float) -> None:
         """Acts at random moments until the time is over."""
+        self.until = self.world.now() + chaos_s
         dice, world, theme = self.world.dice, self.world, self.world.theme
         acts = ACTS | dict(theme.acts)
-        while (world.now() < until_s or world.events < ENOUGH_EVENTS) and world.violation is None:
+        while (world.now() < self.until or world.events < ENOUGH_EVENTS) and world.violation is None:
             await world.pause(*theme.pause_s)
             await getattr(self, dice.choices(list(acts), list(acts.values()))[0])()
 
@@ -242,6 +246,28 @@ class People:
         if server.alive:
             self.world.count("replica frozen")
             server.frozen_until = self.world.now() + self.world.dice.choice((10.0, 80.0, 270.0))
+
+    async def outage(self) -> None:
+        """No connections, for a moment or for longer than a replica may be silent; to all replicas or to one."""
+        world, servers = self.world, self.world.servers
+        if any(world.now() < server.no_database_until for server in servers):
+            return
+        length_s = world.dice.choice((20.0, 80.0, 250.0, 400.0))
+        if world.dice.random() < 0.4:
+            world.count("replica without its database")
+            servers = [world.dice.choice(servers)]
+        else:
+            world.count("database away for long" if length_s > DEAD_AFTER_S else "database away")
+            self.until += length_s
+            if length_s > AWAY_AFTER_S:
+                world.later(length_s, partial(self._back, world.now() + length_s))
+        for server in servers:
+            server.no_database_until = world.now() + length_s
+
+    def _back(self, at: float) -> None:
+        """Unless it was healed before its time."""
+        if all(server.no_database_until == at for server in self.world.servers):
+            self.world.swarm.mirror.back_at = at
 
     async def kill(self) -> None:
         server = self.world.dice.choice(self.world.servers)

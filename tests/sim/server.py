@@ -32,6 +32,7 @@ class Server:
         self.alive = False
         self.engine: Engine | None = None
         self.frozen_until = 0.0
+        self.no_database_until = 0.0
         self.lives = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PATIENCE_S = 10.0
+AWAY_AFTER_S = 3 * PERIOD_S
 GRAPHS = 3
 SHAPES = {
     "chain": ((0, 1), (1, 2), (2, 3), (3, 4)),
@@ -50,7 +51,7 @@ class Swarming:
         """A new life of a replica. If no other is there, each lease has a full new period."""
         if all(server.engine is None for server in self.world.servers):
             self.mirror.back_at = self.world.now()
-        engine.swarm = Mirrored(self.mirror, database, self.world.clock, engine.swarm.lease_s, 3 * PERIOD_S)
+        engine.swarm = Mirrored(self.mirror, database, self.world.clock, engine.swarm.lease_s, AWAY_AFTER_S)
 
     @property
     def over(self) -> bool:

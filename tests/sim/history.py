@@ -91,8 +91,9 @@ def _still(querying: bool) -> None:
 
 async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
     people = People(world)
-    await world.begin()
+    # First: both servers may die before they have answered anything.
     world.background(_restart(world))
+    await world.begin()
     world.background(_leases(world))
     world.background(world.swarm.live())
     world.later(SWARM_S, world.swarm.heal)

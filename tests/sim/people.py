@@ -272,5 +272,7 @@ class People:
     async def kill(self) -> None:
         server = self.world.dice.choice(self.world.servers)
         if server.alive:
-            self.world.count("replica killed")
-            server.kill()
+            # Between transactions: whether a COMMIT under way would still happen is decided in real time.
+            async with self.world.line.turn():
+                self.world.count("replica killed")
+                server.kill()

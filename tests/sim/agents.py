@@ -10,7 +10,7 @@ from stoker.core.errors import Unavailable
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
 from stoker.core.instance import Destroy, Destroyed, Launch, Launched, Refused
 from stoker.core.machine import Event
-from stoker.core.managed_task import Impossible, Lack, LaunchRun, ManagedTaskId
+from stoker.core.managed_task import Impossible, Lack, LaunchRun, ManagedTaskId, StopRun
 from stoker.core.run_facts import TellOwner
 from stoker.engine.change import Change, of_instance, of_job, of_managed
 from stoker.engine.engine import Engine
@@ -49,6 +49,7 @@ class Agents:
             Launch: self.launch,
             Destroy: self.destroy,
             LaunchRun: self.launch_run,
+            StopRun: self.stop_run,
             TellOwner: self.tell_owner,
         }
 
@@ -117,28 +118,36 @@ class Agents:
         return Change(facts=(of_instance(InstanceId(errand.target), Destroyed()),))
 
     async def launch_run(self, errand: Errand, effect: LaunchRun) -> Change:
-        assert self.engine is not None
-        if self.world.chance("launch is impossible", 0.06):
-            await self.world.pause(0.1, 15.0)
+        if self.world.chance("launch is impossible", 0.12):
+            await self.world.pause(0.1, 30.0)
             lack = self.world.dice.choice((Lack.RESOURCE, Lack.PRECHECKS))
             news = Impossible(lack=lack, attempt=effect.attempt)
             return Change(facts=(of_managed(ManagedTaskId(errand.target), ManagedJobId(errand.family), news),))
-        change = await Teller(self.database, self.world.clock, self.engine.committer).launch_run(errand, effect)
+        change = await self._teller.launch_run(errand, effect)
         for birth in change.runs:
             self.world.know_run(birth.run.id, birth.run.policy)
         return change
 
+    async def stop_run(self, errand: Errand, effect: StopRun) -> Change:
+        if self.world.chance("errand delayed", 0.5):
+            await self.world.pause(0.5, 30.0)
+        return await self._teller.stop_run(errand, effect)
+
     async def tell_owner(self, errand: Errand, effect: TellOwner) -> Change:
         """A replica that was thought dead may still say what another one has said long ago."""
-        assert self.engine is not None
-        if self.world.chance("news delayed", 0.3):
-            await self.world.pause(0.5, 20.0)
-        change = await Teller(self.database, self.world.clock, self.engine.committer).tell_owner(errand, effect)
+        if self.world.chance("news delayed", 0.4):
+            await self.world.pause(0.5, 30.0)
+        change = await self._teller.tell_owner(errand, effect)
         for fact in change.facts:
             if self.world.chance("news doubled", 0.5):
                 late_s = self.world.dice.choice((1.0, 20.0, 60.0, 200.0))
                 self.world.later(late_s, partial(self.world.deliver, fact))
         return change
+
+    @property
+    def _teller(self) -> Teller:
+        assert self.engine is not None
+        return Teller(self.database, self.world.clock, self.engine.committer)
 
     async def call(self, host: Host, act: Callable[[], T]) -> T:
         """One request to an agent; every part of the way may fail, and the act may happen twice."""

@@ -4,7 +4,8 @@ FAULTS = frozenset(
     {
         # The network between replicas and agents.
         "message lost", "message doubled", "message delayed", "answer lost", "answer delayed", "news lost",
-        "news doubled", "news delayed", "hint lost", "order refused by its fence", "performer gave up before acting",
+        "news doubled", "news delayed", "errand delayed", "hint lost", "order refused by its fence",
+        "performer gave up before acting",
         # Replicas and their database.
         "replica killed", "replica killed before the commit", "replica killed after the commit",
         "replica frozen", "connection lost between statements", "connection lost in the middle of a transaction",

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import asyncpg
 
 from stoker.core import limits
-from stoker.core.managed_task import CancelAsked
+from stoker.core.ids import InstanceId
+from stoker.core.instance import CordonAsked
 from stoker.core.run_facts import StopAsked
-from stoker.engine.change import Change, of_managed, of_run
+from stoker.engine.change import Change, of_instance, of_run
 from stoker.store.database import SESSION
 from tests.sim.database import Line
 from tests.sim.invariants import Violation
@@ -139,9 +140,7 @@ async def _heal(world: World, people: People) -> None:
     for run in people.runs:
         if run in people.services or await world.is_scheduled(run):
             await world.ask(Change(facts=(of_run(run, StopAsked(by="the end")),)))
-    for id in people.managed:
-        if await world.pick("SELECT id FROM managed_job WHERE state = 'INACTIVE' AND id = $1", id):
-            await world.ask(Change(facts=(of_managed(id, id, CancelAsked()),)))
+    await people.give_up_the_queue()
 
 
 async def _settle(world: World) -> None:
@@ -158,7 +157,14 @@ async def _settle(world: World) -> None:
             return
         if world.now() > deadline:
             raise Violation(f"does not settle: {unsettled}")
+        await _uncordon(world)
         await asyncio.sleep(LOOK_S)
+
+
+async def _uncordon(world: World) -> None:
+    """A replica that was frozen may cordon what the person who asked it has let go long ago by another one."""
+    if id := await world.pick("SELECT id FROM instance WHERE cordoned AND state <> 'TERMINATED' ORDER BY id"):
+        await world.ask(Change(facts=(of_instance(InstanceId(id), CordonAsked(False)),)))
 
 
 def _no_bugs(world: World) -> None:

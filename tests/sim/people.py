@@ -2,22 +2,20 @@
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from stoker.core import instance as inst
 from stoker.core import job_facts as job
 from stoker.core.family import found
 from stoker.core.gang import OnNoCapacity
-from stoker.core.ids import InstanceId, ManagedJobId, ProjectId, RunId
-from stoker.core.managed_job import Submitted, TaskWanted, create
-from stoker.core.managed_task import CancelAsked, ControllerBroke
+from stoker.core.ids import InstanceId, RunId
 from stoker.core.policy import Disconnect, Policy, StopCriteria
 from stoker.core.reason import JobReason, RetryEvent, RunReason
 from stoker.core.resources import parse_request
 from stoker.core.retry import Retry
 from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, StopAsked
 from stoker.core.schedule import parse_schedule
-from stoker.engine.change import Change, ManagedBirth, RunBirth, of_instance, of_managed, of_run
+from stoker.engine.change import Change, RunBirth, of_instance, of_run
+from tests.sim.managed import PROJECT, ManagedPeople
 from tests.sim.server import DEAD_AFTER_S
 from tests.sim.swarm import AWAY_AFTER_S
 from tests.sim.theme import ACTS, KINDS
@@ -25,23 +23,15 @@ from tests.sim.theme import ACTS, KINDS
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-PROJECT = ProjectId(UUID(int=1))
-MANAGED_SPECS = (
-    '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 5.0}}',
-    '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 5.0, "nodes": 2, "waiting_instance_s": 60.0}}',
-    '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 30.0, "waiting_runner_s": 30.0}}',
-)
-
 ENOUGH_EVENTS = 320
 """A quiet seed lives longer."""
 
 
-class People:
+class People(ManagedPeople):
     def __init__(self, world: "World") -> None:
-        self.world = world
+        super().__init__(world)
         self.runs: list[RunId] = []
         self.services: list[RunId] = []
-        self.managed: list[ManagedJobId] = []
         self.names = 0
         self.until = 0.0
 
@@ -106,27 +96,6 @@ class People:
         attempts = dice.choice((None, 2, 3))
         return Retry(events, duration_s, attempts, frozenset({42}) if dice.random() < 0.5 else frozenset())
 
-    async def submit_managed(self) -> None:
-        world, dice = self.world, self.world.dice
-        names = [f"t{number}" for number in range(dice.randint(1, self.world.theme.most_tasks))]
-        wanted = [
-            TaskWanted(
-                name,
-                tuple(before for before in names[:place] if dice.random() < 0.4) if dice.random() < 0.8 else (),
-                has_commands=dice.random() < 0.85,
-                max_restarts_on_errors=dice.choice((0, 1, 3)),
-                recover_on_exit_codes=frozenset({42}),
-            )
-            for place, name in enumerate(names)
-        ]
-        id = ManagedJobId(world.new_id())
-        aggregate = create(id, PROJECT, f"managed-{len(self.managed)}", wanted, world.now(), dice.choice((0, 5)))
-        specs = {task.id: dice.choice(MANAGED_SPECS) for task in aggregate.tasks}
-        self.managed.append(id)
-        await world.ask(Change(managed=(ManagedBirth(aggregate, specs),)))
-        if dice.random() < 0.95:
-            await world.ask(Change(facts=(of_managed(id, id, Submitted()),)))
-
     async def _run(self) -> RunId | None:
         """Any run that has not finished, also one that a managed task launched."""
         unfinished = "SELECT id FROM run WHERE state NOT IN ('TERMINATED', 'FAILED', 'DONE') ORDER BY id"
@@ -154,19 +123,6 @@ class People:
     async def break_run(self) -> None:
         if (run := await self._run()) is not None:
             await self.world.ask(Change(facts=(of_run(run, Broke(RunReason.SERVER_ERROR)),)))
-
-    async def cancel_managed(self) -> None:
-        if self.managed:
-            id = self.world.dice.choice(self.managed)
-            await self.world.ask(Change(facts=(of_managed(id, id, CancelAsked(by="ann")),)))
-
-    async def break_controller(self) -> None:
-        if self.managed:
-            failed = " WHERE state LIKE 'FAILED%'" if self.world.dice.random() < 0.5 else ""
-            row = await self.world.pick_row(f"SELECT id, managed_job_id FROM managed_task{failed} ORDER BY id")
-            if row is not None:
-                fact = of_managed(row["id"], row["managed_job_id"], ControllerBroke("oops"))
-                await self.world.ask(Change(facts=(fact,)))
 
     async def limit(self) -> None:
         row = await self.world.pick_row("SELECT id, run_id, attempt FROM job WHERE state = 'RUNNING' ORDER BY id")

@@ -24,6 +24,8 @@ class Theme:
     slots: tuple[int, int] = (2, 4)
     """Launching and alive managed jobs, at most."""
     most_tasks: int = 4
+    programs_s: tuple[float, ...] = (0.1, 1.0, 5.0, 30.0, 120.0, 700.0)
+    """How long programs run, at most; the first end before anybody knows that they began."""
     idle_duration_s: float = 120.0
 
 
@@ -31,15 +33,18 @@ THEMES = (
     Theme("everything"),
     Theme(
         "managed jobs",
-        chaos_s=120.0,
-        slots=(1, 2),
+        chaos_s=150.0,
+        pause_s=(0.2, 5.0),
         most_tasks=5,
+        programs_s=(0.1, 1.0, 5.0, 15.0, 40.0),
         acts={
             "submit": 4,
-            "submit_managed": 30,
-            "cancel_managed": 12,
-            "break_controller": 8,
-            "stop": 10,
+            "submit_managed": 24,
+            "cancel_managed": 20,
+            "break_controller": 16,
+            "stop": 6,
+            "abort": 2,
+            "scale": 0,
             "preempt": 14,
         },
     ),

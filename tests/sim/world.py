@@ -149,7 +149,7 @@ class World:
 
     def know_run(self, run_id: UUID, policy: Policy) -> None:
         if run_id not in self.programs:
-            length_s = self.dice.choice((1.0, 5.0, 30.0, 120.0, 700.0))
+            length_s = self.dice.choice(self.theme.programs_s)
             self.programs[run_id] = Program(length_s / 2, length_s, endless=policy.service and self.dice.random() < 0.7)
 
     def program(self, key: Key) -> Program:

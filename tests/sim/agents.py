@@ -10,7 +10,7 @@ from stoker.core.errors import Unavailable
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
 from stoker.core.instance import Destroy, Destroyed, Launch, Launched, Refused
 from stoker.core.machine import Event
-from stoker.core.managed_task import Impossible, Lack, LaunchRun, ManagedTaskId, StopRun
+from stoker.core.managed_task import Impossible, LaunchRun, ManagedTaskId, StopRun
 from stoker.core.run_facts import TellOwner
 from stoker.engine.change import Change, of_instance, of_job, of_managed
 from stoker.engine.engine import Engine
@@ -118,9 +118,9 @@ class Agents:
         return Change(facts=(of_instance(InstanceId(errand.target), Destroyed()),))
 
     async def launch_run(self, errand: Errand, effect: LaunchRun) -> Change:
-        if self.world.chance("launch is impossible", 0.12):
+        if (lack := self.world.lack(errand.target, effect.attempt)) is not None:
+            self.world.impatient(errand.target)
             await self.world.pause(0.1, 30.0)
-            lack = self.world.dice.choice((Lack.RESOURCE, Lack.PRECHECKS))
             news = Impossible(lack=lack, attempt=effect.attempt)
             return Change(facts=(of_managed(ManagedTaskId(errand.target), ManagedJobId(errand.family), news),))
         change = await self._teller.launch_run(errand, effect)

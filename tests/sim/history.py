@@ -113,7 +113,7 @@ async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]
 async def _restart(world: World) -> None:
     """A dead server is started again, sooner or later."""
     while True:
-        await world.pause(1.0, 60.0)
+        await world.pause(1.0, world.dice.choice((5.0, 20.0, 60.0)))
         for server in world.servers:
             if not server.alive and (not world.faults or world.dice.random() < 0.5):
                 server.start()
@@ -140,7 +140,7 @@ async def _heal(world: World, people: People) -> None:
     for run in people.runs:
         if run in people.services or await world.is_scheduled(run):
             await world.ask(Change(facts=(of_run(run, StopAsked(by="the end")),)))
-    await people.give_up_the_queue()
+    await people.give_up_most()
 
 
 async def _settle(world: World) -> None:

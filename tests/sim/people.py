@@ -23,6 +23,11 @@ from tests.sim.theme import ACTS, KINDS
 if TYPE_CHECKING:
     from tests.sim.world import World
 
+UNFINISHED = """
+SELECT run.id, COALESCE(task.state, run.state) AS moment
+FROM run LEFT JOIN managed_task AS task ON task.id = run.owner_id
+WHERE run.state NOT IN ('TERMINATED', 'FAILED', 'DONE') ORDER BY run.id
+"""
 ENOUGH_EVENTS = 320
 """A quiet seed lives longer."""
 
@@ -98,9 +103,8 @@ class People(ManagedPeople):
 
     async def _run(self) -> RunId | None:
         """Any run that has not finished, also one that a managed task launched."""
-        unfinished = "SELECT id FROM run WHERE state NOT IN ('TERMINATED', 'FAILED', 'DONE') ORDER BY id"
-        id = await self.world.pick(unfinished)
-        return None if id is None else RunId(id)
+        found = await self.world.pick_moment(UNFINISHED)
+        return None if found is None else RunId(found["id"])
 
     async def stop(self) -> None:
         if (run := await self._run()) is not None:

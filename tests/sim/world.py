@@ -10,10 +10,12 @@ from typing import Any
 from uuid import UUID
 
 from stoker.core.block import Blocks
+from stoker.core.commitment import Moved
 from stoker.core.errors import Conflict, NotFound, StokerError
 from stoker.core.ids import InstanceId, JobId, RunId, uuid7
 from stoker.core.instance import Instance
 from stoker.core.machine import Event, Row
+from stoker.core.managed_task import Lack
 from stoker.core.policy import Policy
 from stoker.core.resources import Capacity
 from stoker.engine.batch import Batch
@@ -30,7 +32,12 @@ from tests.sim.theme import theme_of
 
 EPOCH = 1_800_000_000.0
 """A Friday in 2027; the virtual clock starts here."""
+LASTING = {"PENDING": 1, "SUCCEEDED": 1, "CANCELLED": 1, "STARTING": 3, "RUNNING": 3}
+PASSING = 9
+"""How likely a moment is chosen, whatever it is a moment of."""
 OWNED_HOSTS = 2
+PATIENCE_S = 20.0
+"""Then people ask again, perhaps another replica, while the first may still get to it."""
 
 
 class WorldClock:
@@ -53,12 +60,15 @@ class World:
         self.owned: set[UUID] = set()
         self.processes: dict[Key, list[Host]] = {}
         self.programs: dict[UUID, Program] = {}
+        self.lacks: dict[tuple[UUID, int], Lack | None] = {}
         self.provider = Provider(self)
         self.servers = [Server(self, "a"), Server(self, "b")]
         self.inspector = Inspector(self)
         self.swarm = Swarming(self)
         self.violation: Violation | None = None
         self.engines: list[Engine] = []
+        self.onlookers: list[Callable[[Moved], None]] = []
+        self.impatient: Callable[[UUID], None] = lambda _: None
         self._background: set[asyncio.Task[Any]] = set()
         self._outside = copy_context()
         """No replica's: what the world starts while a replica calls it does not die with that replica."""
@@ -114,6 +124,8 @@ class World:
 
     def committed(self, server: Server, batch: Batch) -> None:
         for moved in batch.moved:
+            for look in self.onlookers:
+                look(moved)
             self.visited(moved.kind.replace("_", " "), moved.row)
             if moved.row is not None and moved.before.state is not moved.after.state:
                 name = f"{moved.kind} {str(moved.after.id)[-6:]}"
@@ -151,6 +163,13 @@ class World:
         if run_id not in self.programs:
             length_s = self.dice.choice(self.theme.programs_s)
             self.programs[run_id] = Program(length_s / 2, length_s, endless=policy.service and self.dice.random() < 0.7)
+
+    def lack(self, task_id: UUID, attempt: int) -> Lack | None:
+        """Why this launch is impossible: whoever tries it finds the same."""
+        if (task_id, attempt) not in self.lacks:
+            impossible = self.chance("launch is impossible", 0.15)
+            self.lacks[task_id, attempt] = self.dice.choice(list(Lack)) if impossible else None
+        return self.lacks[task_id, attempt]
 
     def program(self, key: Key) -> Program:
         return self.programs[key[0]]
@@ -215,6 +234,16 @@ class World:
             rows = await connection.fetch(query, *args)
         return self.dice.choice(rows) if rows else None
 
+    async def pick_moment(self, query: str, *args: object) -> Any:
+        """Moments that pass at once are met more often than those that last."""
+        async with self.line.turn() as connection:
+            rows = await connection.fetch(query, *args)
+        if not rows:
+            return None
+        moments = sorted({row["moment"] for row in rows})
+        moment = self.dice.choices(moments, [LASTING.get(moment, PASSING) for moment in moments])[0]
+        return self.dice.choice([row for row in rows if row["moment"] == moment])
+
     async def pick(self, query: str, *args: object) -> UUID | None:
         row = await self.pick_row(query, *args)
         return None if row is None else row["id"]
@@ -244,7 +273,7 @@ class World:
                 answered = asyncio.get_running_loop().create_future()
                 server.spawn(self._asked(server, change, answered))
                 try:
-                    async with asyncio.timeout(90.0):
+                    async with asyncio.timeout(PATIENCE_S):
                         await answered
                     return
                 except (TimeoutError, StokerError, Killed):

@@ -29,7 +29,7 @@ UP = (S.IDLE, S.BUSY)
 LIVE = (*COMING, *UP)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Instance:
     id: InstanceId
     fleet_id: FleetId | None

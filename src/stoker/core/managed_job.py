@@ -54,7 +54,7 @@ UNFINISHED = tuple(state for state in S if state is not S.DONE)
 QUEUED = (S.WAITING, S.ALIVE_WAITING)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ManagedJob:
     id: ManagedJobId
     project_id: ProjectId

@@ -37,7 +37,7 @@ def counted_as(job: Job) -> str:
     return _COUNTED.get(job.state) or job.fate.value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tally:
     """The latest submission of each job, counted; kept up by every change, so no step reads ten thousand jobs."""
 
@@ -83,7 +83,7 @@ class Tally:
 NO_JOBS = Tally()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     id: RunId
     project_id: ProjectId

@@ -65,6 +65,7 @@ class Committer:
         self._running: set[asyncio.Task[None]] = set()
         self._flying = 0
         self._began = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def commit(self, change: Change) -> Answer:
@@ -115,10 +116,12 @@ class Committer:
             loop = asyncio.get_running_loop()
             young = loop.time() - self._began < CRUMBS_S
             if self._running and young and len(self._queue) * len(self._running) < self._flying:
-                loop.call_later(CRUMBS_S, self._fill_lanes)
+                self._look_again(CRUMBS_S)
                 return
             batch = self._take()
             if not batch:
+                if held := [one.due for one in self._queue if one.due > loop.time()]:
+                    self._look_again(min(held) - loop.time())
                 return
             families = frozenset[UUID]().union(*(one.families for one in batch))
             self._busy |= families
@@ -127,6 +130,19 @@ class Committer:
             task = asyncio.get_running_loop().create_task(self._run(batch))
             self._running.add(task)
             task.add_done_callback(partial(self._free, families, len(batch)))
+
+    def _look_again(self, delay_s: float) -> None:
+        """Later, if nothing fills the lanes before: one timer is enough, however many callers wait."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None and self._timer.when() <= loop.time() + delay_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_later(delay_s, self._timer_rang)
+
+    def _timer_rang(self) -> None:
+        self._timer = None
+        self._fill_lanes()
 
     def _take(self) -> list[_Waiting]:
         """The oldest changes whose families no other lane has; order within a family is kept."""
@@ -171,13 +187,10 @@ class Committer:
         old = [one for one in left if self._too_old(one)]
         _fail(old, Unavailable("Another replica held it for too long.", code="busy"))
         left = [one for one in left if one not in old]
-        wait_s = 0.0
         for one in left:
             one.held += 1
-            wait_s = min(BUSY_S * 2 ** min(one.held, 7), LONGEST_BUSY_S)
-            one.due = loop.time() + wait_s
+            one.due = loop.time() + min(BUSY_S * 2 ** min(one.held, 7), LONGEST_BUSY_S)
         self._queue.extendleft(reversed(left))
-        loop.call_later(wait_s, self._fill_lanes)
 
     async def _try(self, batch: list[_Waiting]) -> list[_Waiting]:
         """Returns what another replica holds."""

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from stoker.engine.batch import Batch, commit_batch
 from stoker.engine.change import Change, Fact, RunBirth, of_run
 from stoker.engine.clock import DatabaseClock
 from stoker.engine.commit import LANES, Committer
-from stoker.store.database import Connection, Database
+from stoker.store.database import Connection, ConnectionLost, Database
 from tests.conftest import Databases
 from tests.engine.conftest import ask, eventually
 
@@ -243,6 +244,9 @@ async def test_a_listener_that_breaks_leaves_nobody_waiting(database: Databases)
         assert heard and await ask(db, "SELECT count(*) FROM run") == 3
 
 
+TAKE = "SELECT pg_try_advisory_xact_lock($1)"
+
+
 async def test_a_plan_that_another_replica_is_at_is_left_to_it(database: Databases) -> None:
     async with database() as db:
         desk = await desk_on(db)
@@ -251,8 +255,33 @@ async def test_a_plan_that_another_replica_is_at_is_left_to_it(database: Databas
         async def plan(tx: Connection, now: float) -> list[Change]:
             return [birth]
 
-        async with db.advisory(7) as held:
-            assert held and await desk.committer.commit_planned(7, plan) is None
+        async with db.transaction() as other:
+            assert await other.fetchval(TAKE, 7) and await desk.committer.commit_planned(7, plan) is None
         planned = await desk.committer.commit_planned(7, plan)
         assert planned is not None and [change for change, answer in planned if answer] == [birth]
         await eventually(lambda: ask(db, "SELECT count(*) FROM run"), "it is there")
+
+
+async def test_a_planner_that_is_cancelled_or_cut_off_locks_nobody_out(database: Databases) -> None:
+    async with database() as db:
+        desk = await desk_on(db)
+        planning = asyncio.Event()
+
+        async def long(tx: Connection, now: float) -> list[Change]:
+            planning.set()
+            await asyncio.sleep(60)
+            return []
+
+        async def cut_off(tx: Connection, now: float) -> list[Change]:
+            with suppress(asyncpg.PostgresError):
+                await tx.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            return [desk.birth()]
+
+        task = asyncio.create_task(desk.committer.commit_planned(7, long))
+        await planning.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        with pytest.raises(ConnectionLost):
+            await desk.committer.commit_planned(7, cut_off)
+        async with db.transaction() as other:
+            assert await other.fetchval(TAKE, 7)

@@ -33,7 +33,7 @@ FORGOTTEN_AT_ONCE = 5_000
 
 # Placement.
 MOST_GANGS = 5_000
-"""Looked at in one pass, oldest first."""
+"""Looked at in one pass: the most urgent, then the oldest."""
 
 # Silence and leaving.
 PROVIDER_SILENCE_S = 1200.0

@@ -1,8 +1,8 @@
 """The placer: one in the cluster, hundreds of placements a pass; the plan is core's, here are its eyes and hands."""
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
@@ -10,7 +10,7 @@ from uuid import UUID
 
 from stoker.core.block import Blocks
 from stoker.core.gang import Gang, InstanceRoom
-from stoker.core.ids import InstanceId, JobId, RunId
+from stoker.core.ids import InstanceId, JobId
 from stoker.core.instance import LIVE, UP, Instance, S
 from stoker.core.job_facts import NoCapacity, Placed, Reserved
 from stoker.core.limits import MOST_GANGS
@@ -23,26 +23,10 @@ from stoker.engine.commit import Committer
 from stoker.engine.loop import Counts
 from stoker.store import instance as instance_store
 from stoker.store.database import Connection, Record
+from stoker.store.gang import WAITING as WAITING
 from stoker.store.run import policy_of
 
 LOCK = 0x706C6163
-
-WAITING = """
-SELECT job.id, job.run_id, job.replica, job.attempt, job.submitted_at, run.resources, run.policy,
-       EXISTS (
-           SELECT FROM job AS old
-           WHERE old.run_id = job.run_id AND old.replica = job.replica
-             AND (NOT old.latest AND old.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
-                  OR old.latest AND old.state = 'SUBMITTED' AND old.ready_at IS NOT NULL)
-       ) AS held_up
-FROM job JOIN run ON run.id = job.run_id
-WHERE job.state = 'SUBMITTED' AND job.latest AND job.instance_id IS NULL
-  AND run.state IN ('SUBMITTED', 'PROVISIONING', 'RUNNING')
-ORDER BY job.submitted_at, job.id
-LIMIT $1
-"""
-"""A new submission may wait in the queue beside its predecessor, but is not placed before that has finished; nor is
-one that waits before it is tried again, nor its replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +64,25 @@ class Placement:
         rows = await tx.fetch(WAITING, MOST_GANGS)
         if not rows:
             return []
-        gangs = _gangs(rows)
+        gangs = [_gang(row) for row in rows]
+        attempts = {id: attempt for row in rows for id, attempt in zip(row["jobs"], row["attempts"], strict=True)}
         seen = {one.id: one for one in await instance_store.unfinished(tx)}
         market = self._merchant.market(now)
         nodes = Counter(one.fleet_id for one in seen.values())
         fleets = [_left(fleet, nodes[fleet.fleet_id]) for fleet in market.fleets]
         self.last = plan(gangs, map(_room, seen.values()), market.offers, fleets, now=now)
-        return list(_Hands(self.last, gangs, rows, seen, self._new_id, now).changes())
+        return list(_Hands(self.last, gangs, attempts, seen, self._new_id, now).changes())
 
 
 class _Hands:
     """Turns a plan into changes, a gang a change."""
 
     def __init__(
-        self, plan: Plan, gangs: Sequence[Gang], rows: Iterable[Record], seen: dict[InstanceId, Instance],
+        self, plan: Plan, gangs: Sequence[Gang], attempts: Mapping[JobId, int], seen: Mapping[InstanceId, Instance],
         new_id: Callable[[], UUID], now: float,
     ) -> None:  # fmt: skip
-        self._plan, self._gangs, self._seen, self._new_id, self._now = plan, gangs, seen, new_id, now
-        self._attempts = {row["id"]: row["attempt"] for row in rows}
+        self._plan, self._gangs, self._attempts, self._seen = plan, gangs, attempts, seen
+        self._new_id, self._now = new_id, now
         self._events: dict[JobId, Event] = {}
         self._born: dict[JobId, Instance] = {}
 
@@ -143,20 +128,12 @@ def _left(fleet: FleetRoom, nodes: int) -> FleetRoom:
     return fleet if fleet.nodes_left is None else replace(fleet, nodes_left=max(0, fleet.nodes_left - nodes))
 
 
-def _gangs(rows: Iterable[Record]) -> list[Gang]:
-    grouped: dict[tuple[RunId, int], list[Record]] = defaultdict(list)
-    for row in rows:
-        grouped[row["run_id"], row["replica"]].append(row)
-    return [_gang(run_id, replica, members) for (run_id, replica), members in grouped.items()]
-
-
-def _gang(run_id: RunId, replica: int, members: list[Record]) -> Gang:
-    first = members[0]
-    policy, request = policy_of(first["policy"]), _request(first["resources"])
+def _gang(row: Record) -> Gang:
+    policy, request = policy_of(row["policy"]), _request(row["resources"])
     return Gang(
-        run_id=run_id, replica=replica, submitted_at=first["submitted_at"],
-        jobs=tuple((row["id"], request) for row in members), priority=policy.priority, whole=policy.nodes > 1,
-        on_no_capacity=policy.on_no_capacity, ready=not any(row["held_up"] for row in members),
+        run_id=row["run_id"], replica=row["replica"], submitted_at=row["submitted_at"],
+        jobs=tuple((job, request) for job in row["jobs"]), priority=policy.priority, whole=policy.nodes > 1,
+        on_no_capacity=policy.on_no_capacity, ready=not row["held_up"],
     )  # fmt: skip
 
 

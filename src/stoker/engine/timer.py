@@ -15,19 +15,11 @@ from stoker.engine.change import Change, of_instance, of_job, of_managed, of_run
 from stoker.engine.clock import Clock
 from stoker.engine.commit import Committer
 from stoker.engine.loop import Counts
+from stoker.store import deadline as deadlines
 from stoker.store import instance, job, managed_job, run
 from stoker.store.database import Connection, Database
 
 LOCK = 0x74696D65
-
-NEXT = """
-SELECT least(
-    (SELECT min(deadline_at) FROM run WHERE deadline_at IS NOT NULL),
-    (SELECT min(deadline_at) FROM job WHERE deadline_at IS NOT NULL),
-    (SELECT min(deadline_at) FROM instance WHERE deadline_at IS NOT NULL),
-    (SELECT min(deadline_at) FROM managed_job WHERE deadline_at IS NOT NULL)
-)
-"""
 
 
 class Timer:
@@ -55,7 +47,7 @@ class Timer:
         # Whatever is committed while we ask may be missing in the answer: then any deadline wakes us once more.
         self._next_at = float("inf")
         async with self._database.connection() as connection:
-            at: float | None = await connection.fetchval(NEXT)
+            at = await deadlines.next_at(connection)
         self._next_at = at if at is not None else float("inf")
         return Counts(0, None if at is None else max(0.001, at - self._clock.now()))
 

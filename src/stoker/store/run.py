@@ -25,18 +25,18 @@ SELECT id FROM run WHERE id = ANY($1::uuid[])
 INSERT = Part("run_insert", """
 INSERT INTO run (id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, state, version,
                  entered_at, deadline_at, round, replicas, tally, reason, message, cause, exit_code, backoff_step,
-                 resume_at, trigger_at, queued)
+                 resume_at, trigger_at, queued, priority)
 SELECT id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, state, version,
        entered_at, deadline_at, round, replicas, tally::int[], reason, message, cause, exit_code, backoff_step,
-       resume_at, trigger_at, queued
+       resume_at, trigger_at, queued, priority
 FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::jsonb[], $5::jsonb[], $6::float8[], $7::uuid[], $8::int[],
             $9::text[], $10::int8[], $11::float8[], $12::float8[], $13::int[], $14::int[], $15::text[], $16::text[],
-            $17::text[], $18::text[], $19::int[], $20::int[], $21::float8[], $22::float8[], $23::bool[])
+            $17::text[], $18::text[], $19::int[], $20::int[], $21::float8[], $22::float8[], $23::bool[], $24::int[])
   AS new (id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, state, version,
           entered_at, deadline_at, round, replicas, tally, reason, message, cause, exit_code, backoff_step,
-          resume_at, trigger_at, queued)
+          resume_at, trigger_at, queued, priority)
 RETURNING 1
-""", 23)  # fmt: skip
+""", 24)  # fmt: skip
 
 SAVE = Part("run_save", """
 UPDATE run
@@ -78,7 +78,7 @@ def insert(bundle: Bundle, runs: Sequence[Run], resources: Mapping[RunId, str]) 
     """`resources` is what the jobs ask for, as JSON."""
     rows = [
         (run.id, run.project_id, run.name, json.dumps(run.policy.to_json()), resources[run.id], run.submitted_at,
-         run.owner_id, run.owner_attempt, *_changing(run))
+         run.owner_id, run.owner_attempt, *_changing(run), run.policy.priority)
         # In one order everywhere: two replicas that insert the same names must not wait for each other.
         for run in sorted(runs, key=lambda run: run.name)
     ]  # fmt: skip

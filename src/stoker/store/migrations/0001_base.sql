@@ -8,6 +8,8 @@ CREATE TABLE run (
     name          text NOT NULL,
     policy        jsonb NOT NULL,
     resources     jsonb NOT NULL,
+    -- Of the policy, once more: the queue is sorted by it.
+    priority      integer NOT NULL,
     submitted_at  double precision NOT NULL,
     owner_id      uuid,
     owner_attempt integer NOT NULL DEFAULT 0,
@@ -76,7 +78,11 @@ CREATE TABLE job (
 
 CREATE UNIQUE INDEX job_latest ON job (run_id, replica, node) WHERE latest;
 CREATE INDEX job_unfinished ON job (run_id) WHERE state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED');
-CREATE INDEX job_waiting ON job (submitted_at) WHERE state = 'SUBMITTED' AND latest AND instance_id IS NULL;
+CREATE INDEX job_waiting ON job (run_id, replica, submitted_at)
+    WHERE state = 'SUBMITTED' AND latest AND instance_id IS NULL;
+CREATE INDEX job_holding_up ON job (run_id, replica)
+    WHERE NOT latest AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+       OR latest AND state = 'SUBMITTED' AND ready_at IS NOT NULL;
 CREATE INDEX job_instance ON job (instance_id)
     WHERE instance_id IS NOT NULL AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED');
 CREATE INDEX job_deadline ON job (deadline_at) WHERE deadline_at IS NOT NULL;

@@ -285,3 +285,58 @@ async def test_a_planner_that_is_cancelled_or_cut_off_locks_nobody_out(database:
             await desk.committer.commit_planned(7, cut_off)
         async with db.transaction() as other:
             assert await other.fetchval(TAKE, 7)
+
+
+async def test_what_breaks_a_plan_fails_alone(database: Databases) -> None:
+    """One row that nobody can read and one that PostgreSQL refuses, among others that a planner speaks to."""
+    async with database() as db:
+        desk = await desk_on(db)
+        births = await desk.births(9)
+        async with db.transaction() as tx:
+            await tx.execute("UPDATE run SET policy = '{\"nonsense\": 1}' WHERE id = $1", run_of(births[2]))
+            await tx.execute(f"ALTER TABLE run ADD CHECK (state <> 'TERMINATED' OR id <> '{run_of(births[7])}')")
+        stops = [Change(facts=(of_run(run_of(birth), StopAsked()),)) for birth in births]
+        unknown = Change(facts=(of_run(RunId(uuid4()), StopAsked()),))
+
+        async def plan(tx: Connection, now: float) -> list[Change]:
+            return [*stops, unknown]
+
+        before = len(desk.batches)
+        planned = await desk.committer.commit_planned(7, plan)
+        assert planned is not None and [change for change, _ in planned] == [*stops, unknown]
+        errors = {place: type(answer.error) for place, (_, answer) in enumerate(planned) if answer and answer.error}
+        assert errors == {2: Broken, 7: Broken, 9: NotFound}
+        for place, birth in enumerate(births):
+            assert await state_of(db, birth) == ("SUBMITTED" if place in (2, 7) else "TERMINATED")
+        heard = {moved.after.id for batch in desk.batches[before:] for moved in batch.moved if moved.kind == "run"}
+        assert heard == {run_of(birth) for place, birth in enumerate(births) if place not in (2, 7)}
+
+
+async def test_a_plan_that_is_committed_in_parts_is_still_one_transaction_under_its_lock(database: Databases) -> None:
+    """Those who count slots before they give them must not be counted beside, also when one of them is broken."""
+    async with database() as db:
+        desk = await desk_on(db)
+        births = await desk.births(4)
+        async with db.transaction() as tx:
+            await tx.execute("UPDATE run SET policy = '{\"nonsense\": 1}' WHERE id = $1", run_of(births[0]))
+        looks: list[tuple[bool, int]] = []
+
+        async def plan(tx: Connection, now: float) -> list[Change]:
+            async with db.transaction() as other:
+                taken: bool = await other.fetchval(TAKE, 7)
+            looks.append((taken, await tx.fetchval("SELECT count(*) FROM run WHERE state = 'TERMINATED'")))
+            return [Change(facts=(of_run(run_of(birth), StopAsked()),)) for birth in births]
+
+        await desk.committer.commit_planned(7, plan)
+        assert looks == [(False, 0), (False, 0)], "each plan was made under the lock, and none on top of another's half"
+
+
+async def test_a_plan_that_breaks_in_the_making_says_so(database: Databases) -> None:
+    async with database() as db:
+        desk = await desk_on(db)
+
+        async def plan(tx: Connection, now: float) -> list[Change]:
+            raise KeyError("a bug")
+
+        with pytest.raises(KeyError):
+            await desk.committer.commit_planned(7, plan)

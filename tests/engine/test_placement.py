@@ -70,3 +70,21 @@ async def test_of_equally_urgent_gangs_the_oldest_are_looked_at(
             await submit(engine, run_of(engine, name))
         await engine.placement.once()
         assert await ask(db, PLACED) == ["first", "second"]
+
+
+async def test_a_gang_that_cannot_be_placed_by_our_fault_keeps_nobody_else_waiting(database: Databases) -> None:
+    """It would be the first in turn, and there is room for one: without it the room is the next one's."""
+    async with database() as db, placer(db, hosts=1, cpu=1) as engine:
+        async with db.transaction() as tx:
+            await tx.execute("ALTER TABLE run ADD CHECK (name <> 'sick' OR state = 'SUBMITTED')")
+        await submit(engine, run_of(engine, "sick", priority=90))
+        await submit(engine, run_of(engine, "sound"))
+        first = await engine.placement.once()
+        assert (first.bugs, first.again_after_s is not None) == (1, True)
+
+        async def placed() -> bool:
+            await engine.placement.once()
+            return bool(await ask(db, PLACED))
+
+        await eventually(placed, "the other one is placed", deadline_s=5.0)
+        assert await ask(db, PLACED) == ["sound"]

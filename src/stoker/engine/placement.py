@@ -18,7 +18,9 @@ from stoker.core.machine import Event
 from stoker.core.offer import FleetRoom, Offer
 from stoker.core.placement import Launch, Plan, plan
 from stoker.core.resources import Request
+from stoker.engine.aside import Aside
 from stoker.engine.change import Change, of_job
+from stoker.engine.clock import Clock
 from stoker.engine.commit import Committer
 from stoker.engine.loop import Counts
 from stoker.store import instance as instance_store
@@ -49,19 +51,24 @@ class NoMarket:
 
 
 class Placement:
-    def __init__(self, committer: Committer, merchant: Merchant, new_id: Callable[[], UUID]) -> None:
+    def __init__(self, committer: Committer, clock: Clock, merchant: Merchant, new_id: Callable[[], UUID]) -> None:
         self._committer, self._merchant, self._new_id = committer, merchant, new_id
+        self._aside = Aside(clock)
         self.last = Plan()
 
     async def once(self) -> Counts:
         results = await self._committer.commit_planned(LOCK, self._plan)
         if results is None:
             return Counts(0, again_after_s=0.2)
-        unsettled = any(answer is None or answer.error for _, answer in results)
-        return Counts(len(results), again_after_s=0.02 if unsettled else None)
+        failures = self._aside.learn(results)
+        # What another commit held, and what is left when those that failed are left out, is for the next pass.
+        soon = failures.failed or any(answer is None for _, answer in results)
+        again_after_s = 0.02 if soon else self._aside.again_after_s()
+        return Counts(len(results), again_after_s, failures.bugs, failures.error)
 
     async def _plan(self, tx: Connection, now: float) -> Sequence[Change]:
-        rows = await tx.fetch(WAITING, MOST_GANGS)
+        aside = self._aside.ids()
+        rows = [row for row in await tx.fetch(WAITING, MOST_GANGS + len(aside)) if aside.isdisjoint(row["jobs"])]
         if not rows:
             return []
         gangs = [_gang(row) for row in rows]

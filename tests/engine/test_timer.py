@@ -8,8 +8,11 @@ from typing import Any, cast
 from uuid import uuid4
 
 from stoker.core.commitment import Moved
+from stoker.core.errors import Unavailable
 from stoker.core.family import found
 from stoker.core.ids import ProjectId, RunId
+from stoker.core.instance import Destroy, Launch
+from stoker.core.limits import LAUNCH_S
 from stoker.core.policy import Policy
 from stoker.core.run_facts import S
 from stoker.engine.change import Change
@@ -18,8 +21,9 @@ from stoker.engine.commit import Committer
 from stoker.engine.hint import PLACEMENT
 from stoker.engine.timer import Timer
 from stoker.store.database import Database
+from stoker.store.outbox import Errand
 from tests.conftest import Databases
-from tests.engine.conftest import NEVER_S, ask, die, engine_with, eventually_passes
+from tests.engine.conftest import NEVER_S, ask, die, engine_with, eventually, eventually_passes
 from tests.engine.test_engine import Agents, host, run_of, until
 
 
@@ -142,3 +146,37 @@ async def test_a_deadline_that_nobody_serves_is_not_told_without_end(database: D
         engine.wake("timer")
         await eventually_passes(1.0)
         assert 2 <= engine.loops["timer"].passes - passes < 30
+
+
+class Deaf(Agents):
+    """A provider that neither takes nor refuses the launch, and destroys what carries the tag."""
+
+    def __init__(self) -> None:
+        super().__init__(exit_code=None)
+        self.called: list[str] = []
+
+    async def launch(self, errand: Errand, effect: Launch) -> Change:
+        self.called.append("launch")
+        raise Unavailable("The provider does not answer.")
+
+    async def destroy(self, errand: Errand, effect: Destroy) -> Change:
+        self.called.append("destroy")
+        return await super().destroy(errand, effect)
+
+
+async def test_a_machine_that_the_provider_never_answers_for_keeps_no_job_waiting(database: Databases) -> None:
+    """It is destroyed by our id all the same, nobody asks for it any more, and its job goes where there is room."""
+    deaf = Deaf()
+    async with database() as db, engine_with(db, deaf.performers()) as engine:
+        machine = replace(host(engine), owned=False)
+        await engine.commit(Change(instances=(replace(machine, entered_at=machine.entered_at - LAUNCH_S + 0.6),)))
+        birth = run_of(engine)
+        await engine.commit(Change(runs=(birth,)))
+        await eventually(lambda: ask(db, "SELECT instance_id FROM job"), "the job waits for the machine")
+        ended = "SELECT message FROM instance WHERE state = 'TERMINATED'"
+        await eventually(lambda: ask(db, ended), "the machine is given up")
+        assert await ask(db, ended) == "no provider answered within 900 s"
+        assert deaf.called[-1] == "destroy" and "launch" in deaf.called
+        await eventually(lambda: ask(db, "SELECT instance_id IS NULL FROM job"), "the job waits in the queue again")
+        await eventually(lambda: ask(db, "SELECT count(*) = 0 FROM outbox"), "nobody asks for the machine any more")
+        assert await ask(db, "SELECT state FROM job") == "SUBMITTED"

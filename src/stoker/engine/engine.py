@@ -74,7 +74,7 @@ class Engine:
         self.placement = Placement(self.committer, self.clock, merchant or NoMarket(), self.new_id)
         away_after_s = max(settings.dead_after_s, 3 * settings.period_s)
         self.swarm = Swarm(database, self.clock, settings.lease_s, away_after_s)
-        self._timer = Timer(database, self.clock, self.committer)
+        self._timer = Timer(database, self.clock, self.committer, self.replica.presence)
         scheduler = Scheduler(self.committer, self.clock, settings.max_launching, settings.max_alive)
         self.loops: dict[str, Loop] = {}
         self.add_loop("replica", self._beat, settings.heartbeat_s)

@@ -113,7 +113,7 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.errands.settle(STOP_S)
+        await self.errands.close(STOP_S)
         await self.committer.close()
         await self.replica.leave()
 

@@ -23,6 +23,8 @@ from stoker.core.machine import Effect, Event, Send, Then, TimeUp, ask
 from stoker.core.reason import CONSEQUENCES, JobEnd, JobReason
 from stoker.core.retry import Budget, Fate, judge
 
+ORDER = tuple(Cleanup)
+
 
 def end(
     job: Job,
@@ -65,9 +67,8 @@ def next_cleanup(job: Job, after: Cleanup | None, *, exited: bool, gone: bool) -
         Cleanup.DETACH: placed and job.policy.volumes,
         Cleanup.RELEASE: True,
     }
-    order = list(Cleanup)
-    start = 0 if after is None else order.index(after) + 1
-    return next(step for step in order[start:] if needed[step])
+    start = 0 if after is None else ORDER.index(after) + 1
+    return next(step for step in ORDER[start:] if needed[step])
 
 
 def wish(job: Job, step: Cleanup, now: float) -> Effect:

@@ -3,21 +3,13 @@
 `transport` makes them over sockets, the simulation over a network that loses, doubles and delays.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from stoker.core.ids import InstanceId, JobId
+from stoker.wire.frame import Piece
 from stoker.wire.runner import JobOrder, Stop
 from stoker.wire.shim import Changes, HostInfo, TaskInfo, TaskOrder, Terminate
-
-
-class Piece(NamedTuple):
-    """Whole frames of a log."""
-
-    frames: bytes
-    next_offset: int
-    complete: bool
-    """The log ends at `next_offset` and will not grow any more."""
 
 
 class Shim(Protocol):

@@ -11,8 +11,9 @@ from weakref import WeakValueDictionary
 
 from stoker.core.errors import Unavailable, UserError
 from stoker.core.ids import InstanceId, JobId
-from stoker.engine.agent import Agents, Piece, Readers, Shim
+from stoker.engine.agent import Agents, Readers, Shim
 from stoker.store.log import LogGap, LogStore
+from stoker.wire.frame import Piece
 
 _Pull = Callable[[int], Awaitable[Piece]]
 

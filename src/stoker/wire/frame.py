@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from stoker.core.errors import UserError
 
@@ -35,6 +35,15 @@ class Frame:
     stream: int
     time_us: int
     data: bytes
+
+
+class Piece(NamedTuple):
+    """Whole frames of a log, as one answer brings them."""
+
+    frames: bytes
+    next_offset: int
+    complete: bool
+    """The log ends at `next_offset` and will not grow any more."""
 
 
 def encode(frame: Frame) -> bytes:

@@ -68,13 +68,14 @@ class Engine:
             database, self.clock, self.committer, {**teller.performers(), **performers}, lambda: self.wake("errands")
         )
         self.replica = Replica(
-            database, self.clock, settings.name, self._began, lambda: self.wake("errands"), settings.dead_after_s
-        )
-        self.placement = Placement(self.committer, merchant or NoMarket(), self.new_id)
+            database, self.clock, settings.name, self._began, lambda: self.wake("errands"),
+            period_s=settings.heartbeat_s, dead_after_s=settings.dead_after_s,
+        )  # fmt: skip
+        self.placement = Placement(self.committer, self.clock, merchant or NoMarket(), self.new_id)
         away_after_s = max(settings.dead_after_s, 3 * settings.period_s)
         self.swarm = Swarm(database, self.clock, settings.lease_s, away_after_s)
         self._timer = Timer(database, self.clock, self.committer)
-        scheduler = Scheduler(self.committer, settings.max_launching, settings.max_alive)
+        scheduler = Scheduler(self.committer, self.clock, settings.max_launching, settings.max_alive)
         self.loops: dict[str, Loop] = {}
         self.add_loop("replica", self._beat, settings.heartbeat_s)
         self.add_loop("errands", self.errands.once, settings.period_s)

@@ -11,28 +11,22 @@ from stoker.core.commitment import Moved
 from stoker.core.ids import RunId
 from stoker.core.limits import PAGE
 from stoker.core.machine import TimeUp
+from stoker.engine.aside import Aside
 from stoker.engine.change import Change, of_instance, of_job, of_managed, of_run
 from stoker.engine.clock import Clock
 from stoker.engine.commit import Committer
 from stoker.engine.loop import Counts
+from stoker.store import deadline as deadlines
 from stoker.store import instance, job, managed_job, run
 from stoker.store.database import Connection, Database
 
 LOCK = 0x74696D65
 
-NEXT = """
-SELECT least(
-    (SELECT min(deadline_at) FROM run WHERE deadline_at IS NOT NULL),
-    (SELECT min(deadline_at) FROM job WHERE deadline_at IS NOT NULL),
-    (SELECT min(deadline_at) FROM instance WHERE deadline_at IS NOT NULL),
-    (SELECT min(deadline_at) FROM managed_job WHERE deadline_at IS NOT NULL)
-)
-"""
-
 
 class Timer:
     def __init__(self, database: Database, clock: Clock, committer: Committer) -> None:
         self._database, self._clock, self._committer = database, clock, committer
+        self._aside = Aside(clock)
         self._next_at = 0.0
         """The earliest deadline it waits for; later ones need no hint."""
 
@@ -49,23 +43,27 @@ class Timer:
         results = await self._committer.commit_planned(LOCK, self._due)
         if results is None:
             return Counts(0, again_after_s=0.5)
+        failures = self._aside.learn(results)
         if results:
             # More may be due, and what another commit held has to be told again.
-            return Counts(len(results), again_after_s=0.0 if len(results) >= PAGE else 0.01)
+            return Counts(len(results), 0.0 if len(results) >= PAGE else 0.01, failures.bugs, failures.error)
         # Whatever is committed while we ask may be missing in the answer: then any deadline wakes us once more.
         self._next_at = float("inf")
         async with self._database.connection() as connection:
-            at: float | None = await connection.fetchval(NEXT)
+            at = await deadlines.next_at(connection, self._aside.ids())
         self._next_at = at if at is not None else float("inf")
-        return Counts(0, None if at is None else max(0.001, at - self._clock.now()))
+        waits = (None if at is None else max(0.001, at - self._clock.now()), self._aside.again_after_s())
+        return Counts(0, min((wait_s for wait_s in waits if wait_s is not None), default=None))
 
     async def _due(self, tx: Connection, now: float) -> Sequence[Change]:
-        facts = [of_run(RunId(row["id"]), TimeUp()) for row in await tx.fetch(run.DUE, now, PAGE)]
-        for row in await tx.fetch(job.DUE, now, PAGE):
+        aside = self._aside.ids()
+        most = PAGE + len(aside)
+        facts = [of_run(RunId(row["id"]), TimeUp()) for row in await tx.fetch(run.DUE, now, most)]
+        for row in await tx.fetch(job.DUE, now, most):
             facts.append(of_job(row["id"], row["run_id"], TimeUp(attempt=row["attempt"])))
-        facts += [of_instance(row["id"], TimeUp()) for row in await tx.fetch(instance.DUE, now, PAGE)]
-        facts += [of_managed(id, id, TimeUp()) for id in await managed_job.due(tx, now, PAGE)]
-        return [Change(facts=(fact,)) for fact in facts]
+        facts += [of_instance(row["id"], TimeUp()) for row in await tx.fetch(instance.DUE, now, most)]
+        facts += [of_managed(id, id, TimeUp()) for id in await managed_job.due(tx, now, most)]
+        return [Change(facts=(fact,)) for fact in facts if fact.id not in aside]
 
 
 _DEADLINES: dict[str, Callable[[Any], float | None]] = {

@@ -25,7 +25,6 @@ async def find_shim(home: Path) -> tuple[str, str]:
     """The address and the token of the shim of this home; it is started when none answers."""
     if (found := await _answering(home)) is not None:
         return found
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
     _start(home)
     deadline = asyncio.get_running_loop().time() + START_S
     while (found := await _answering(home)) is None:
@@ -75,6 +74,7 @@ async def _answering(home: Path) -> tuple[str, str] | None:
 
 def _start(home: Path) -> None:
     """In a session of its own, so that neither Ctrl-C nor the end of the server reaches it."""
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(home / "shim.log", "ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", "stoker.shim", "--home", str(home)],

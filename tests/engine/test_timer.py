@@ -19,6 +19,7 @@ from stoker.engine.change import Change
 from stoker.engine.clock import Clock
 from stoker.engine.commit import Committer
 from stoker.engine.hint import PLACEMENT
+from stoker.engine.presence import Presence
 from stoker.engine.timer import Timer
 from stoker.store.database import Database
 from stoker.store.outbox import Errand
@@ -107,7 +108,7 @@ async def test_a_deadline_set_while_the_next_one_is_asked_for_is_not_slept_over(
         timer.saw([Moved("run", run, pending, None, None)], woken.append)
 
     database = Meanwhile(commit, 1000.0 + NEVER_S)
-    timer = Timer(cast(Database, database), cast(Clock, Standing()), cast(Committer, Nothing()))
+    timer = Timer(cast(Database, database), cast(Clock, Standing()), cast(Committer, Nothing()), Presence(NEVER_S))
     await timer.once()
     assert woken == ["timer"]
 

@@ -142,7 +142,7 @@ class _Stepping:
         run = self.family.run
         self.family.jobs[after.id] = after
         tally = run.tally.moved(before, after)
-        if tally != run.tally:
+        if tally is not run.tally:
             self.family.run = evolve(run, {"tally": tally, "version": run.version + 1})
 
     @cached_property

@@ -41,5 +41,7 @@ LAUNCH_S = 900.0
 than a performance, so that a call that hangs is made once more before the machine is given up."""
 PROVIDER_SILENCE_S = 1200.0
 """How long a provider's machine may be silent; a host that a user owns may be silent without end."""
+UNREGISTER_S = 60.0
+"""How long a job that ends waits until traffic has left it; a gateway that is gone must not keep it running."""
 LEAVING_GRACE_S = 120.0
 """How long jobs may take to stop when their machine is sent away."""

@@ -74,7 +74,7 @@ class Engine:
         self.placement = Placement(self.committer, self.clock, merchant or NoMarket(), self.new_id)
         away_after_s = max(settings.dead_after_s, 3 * settings.period_s)
         self.swarm = Swarm(database, self.clock, settings.lease_s, away_after_s)
-        self._timer = Timer(database, self.clock, self.committer)
+        self._timer = Timer(database, self.clock, self.committer, self.replica.presence)
         scheduler = Scheduler(self.committer, self.clock, settings.max_launching, settings.max_alive)
         self.loops: dict[str, Loop] = {}
         self.add_loop("replica", self._beat, settings.heartbeat_s)
@@ -113,7 +113,7 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.errands.settle(STOP_S)
+        await self.errands.close(STOP_S)
         await self.committer.close()
         await self.replica.leave()
 

@@ -20,3 +20,6 @@ class Presence:
 
     def away(self, now: float) -> bool:
         return now - self._at > self._away_after_s
+
+    def lasted_s(self, now: float) -> float:
+        return 0.0 if self.away(now) else now - self.since

@@ -44,7 +44,7 @@ class Replica:
     async def once(self) -> Counts:
         now = self._clock.now()
         # Whoever could not beat itself knows nothing of the others' hearts: the database may have been away from all.
-        judges = not self.presence.away(now) and now - self.presence.since >= self._dead_after_s
+        judges = self.presence.lasted_s(now) >= self._dead_after_s
         async with self._database.transaction() as tx:
             others = await replica_store.renew(tx, self.epoch, now)
             alive = others is not None

@@ -14,6 +14,20 @@ SELECT least(
 )
 """
 
+SILENT = """
+SELECT id FROM instance
+WHERE deadline_at <= $1 AND deadline_at >= unreachable_since + $2 AND state IN ('IDLE', 'BUSY')
+UNION ALL
+SELECT id FROM job
+WHERE deadline_at <= $1 AND deadline_at >= unreachable_since + $2 AND state = 'RUNNING'
+"""
+"""Due, and for no other reason than a silence of $2 seconds: any other deadline would have come before."""
+
+
+async def silent(tx: Connection, now: float, limit_s: float) -> frozenset[UUID]:
+    """Whose time is up because they were silent for so long."""
+    return frozenset(row["id"] for row in await tx.fetch(SILENT, now, limit_s))
+
 
 async def next_at(connection: Connection, but: Iterable[UUID]) -> float | None:
     """The earliest of all but these; it may have passed."""

@@ -61,3 +61,7 @@ UNREGISTER_S = 60.0
 """How long a job that ends waits until traffic has left it; a gateway that is gone must not keep it running."""
 LEAVING_GRACE_S = 120.0
 """How long jobs may take to stop when their machine is sent away."""
+
+# Logs.
+LOG_QUOTA_BYTES = 10 * 1024**3
+"""Of one job; the runner ends a job that writes more."""

@@ -175,6 +175,9 @@ class ReplicasWanted(Event):
 class Swept(Event):
     """The next page of jobs is loaded; go on with what the run wants of all its jobs."""
 
+    cut: bool = False
+    """An abort is on its way through the pages."""
+
 
 # Wishes.
 
@@ -182,6 +185,8 @@ class Swept(Event):
 @dataclass(frozen=True, slots=True)
 class Sweep(Effect):
     """There are more jobs than one step loads: come back with the next page."""
+
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

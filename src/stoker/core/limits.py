@@ -45,6 +45,8 @@ LONGEST_DELAY_S = 30.0
 
 # What is kept.
 JOURNAL_KEPT_S = 90 * 24 * 3600.0
+KEYS_KEPT_S = 24 * 3600.0
+"""How long a request with an idempotency key may be repeated."""
 FORGOTTEN_AT_ONCE = 5_000
 
 # Placement.

@@ -22,9 +22,9 @@ from stoker.engine.change import Change, Fact
 from stoker.engine.draft import Answer, Draft, Loaded, draft
 from stoker.engine.effect import encode
 from stoker.engine.hint import hints
+from stoker.store import idempotency, journal, outbox, run_spec
 from stoker.store import instance as instance_store
 from stoker.store import job as job_store
-from stoker.store import journal, outbox
 from stoker.store import managed_job as managed_store
 from stoker.store import run as run_store
 from stoker.store.bundle import Bundle
@@ -123,6 +123,10 @@ async def _save(tx: Connection, bundle: Bundle, loaded: Loaded, result: Draft) -
     runs = [family.run for family in result.families.values()]
     if fresh := [run for run in runs if run.id not in loaded.runs]:
         run_store.insert(bundle, fresh, result.resources)
+    if result.run_specs:
+        run_spec.insert(bundle, result.run_specs)
+    if result.claims:
+        idempotency.insert(bundle, result.claims, result.now)
     if changed := _changed(loaded.runs, runs):
         run_store.save(bundle, changed)
     await _save_jobs(tx, bundle, loaded, result)

@@ -137,7 +137,8 @@ class Engine:
 
     def _committed(self, batch: Batch) -> None:
         self.errands.start(batch.errands)
-        for name in batch.hints:
+        # Those who watch runs here hear the batch itself.
+        for name in batch.hints - {hint.RUNS}:
             self.wake(name)
         self._speaker.say(batch.hints)
         self._timer.saw(batch.moved, self.wake)

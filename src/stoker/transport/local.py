@@ -108,9 +108,7 @@ class LocalRunner:
 
     async def run(self, order: JobOrder) -> None:
         await self.line.ask(Health, "POST", "/job", order)
-        if not order.code:
-            return
-        raise Unavailable("Code cannot be sent yet.")
+        await self.line.ask(Health, "POST", "/run")
 
     async def stop(self, order: Stop) -> None:
         await self.line.raw("POST", "/stop", order)

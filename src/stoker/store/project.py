@@ -29,8 +29,6 @@ WHERE id = $1 AND deleted_at IS NULL AND NOT EXISTS (
 RETURNING 1
 """
 
-LOCK = "SELECT 1 FROM project WHERE id = $1 AND deleted_at IS NULL FOR UPDATE"
-
 REMOVE = """
 DELETE FROM project
 WHERE deleted_at IS NOT NULL
@@ -110,6 +108,12 @@ async def member(tx: Connection, id: ProjectId, user: str) -> Member:
     if row is None:
         raise NotFound(f"{user} is no member of this project.")
     return Member(*row.values())
+
+
+async def role_of(tx: Connection, id: ProjectId, user_id: UUID) -> str | None:
+    """None: no member."""
+    role: str | None = await tx.fetchval("SELECT role FROM member WHERE project_id = $1 AND user_id = $2", id, user_id)
+    return role
 
 
 async def members(tx: Connection, id: ProjectId, after: str, limit: int) -> list[Member]:

@@ -76,8 +76,16 @@ WHERE run_spec.run_id = $1 AND run.id = run_spec.run_id AND run.state IN ('TERMI
 RETURNING 1
 """
 
-HIDE_PROJECT = """
-UPDATE run_spec SET deleted_at = $2 WHERE project_id = $1 AND deleted_at IS NULL
+HIDE_ORPHANS = """
+UPDATE run_spec SET deleted_at = $1
+FROM project, run
+WHERE project.deleted_at IS NOT NULL AND run_spec.project_id = project.id AND run_spec.deleted_at IS NULL
+  AND run.id = run_spec.run_id AND run.state IN ('TERMINATED', 'FAILED', 'DONE')
+"""
+
+ORPHANS = f"""
+SELECT run.id FROM project JOIN run ON run.project_id = project.id
+WHERE project.deleted_at IS NOT NULL AND {_UNFINISHED} ORDER BY run.id LIMIT $1
 """
 
 HIDDEN = """
@@ -239,8 +247,14 @@ async def hide(tx: Connection, id: RunId, now: float) -> bool:
     return await tx.fetchval(HIDE, id, now) is not None
 
 
-async def hide_project(tx: Connection, project_id: ProjectId, now: float) -> None:
-    await tx.execute(HIDE_PROJECT, project_id, now)
+async def hide_orphans(tx: Connection, now: float) -> None:
+    """Finished runs of projects that were deleted."""
+    await tx.execute(HIDE_ORPHANS, now)
+
+
+async def orphans(tx: Connection, limit: int) -> list[RunId]:
+    """Unfinished ones."""
+    return [row["id"] for row in await tx.fetch(ORPHANS, limit)]
 
 
 async def hidden(tx: Connection, limit: int) -> list[tuple[RunId, list[JobId]]]:

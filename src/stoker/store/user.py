@@ -56,5 +56,11 @@ async def count(tx: Connection, *, admins: bool = False) -> int:
     return len(rows)
 
 
+async def first_admin(tx: Connection) -> UUID:
+    """There is always one: the last is never removed."""
+    id: UUID = await tx.fetchval('SELECT id FROM "user" WHERE admin ORDER BY created_at, id LIMIT 1')
+    return id
+
+
 async def memberships(tx: Connection, id: UUID) -> list[tuple[str, str]]:
     return [(row["name"], row["role"]) for row in await tx.fetch(MEMBERSHIPS, id)]

@@ -6,6 +6,22 @@ MOST_TASKS_IN_A_MANAGED_JOB = 1_000
 MOST_CRON_LINES = 32
 MOST_CRON_CHARS = 200
 
+MOST_RUNS_AT_ONCE = 500
+"""In one request that submits runs."""
+MOST_COMMANDS = 1_000
+MOST_COMMAND_CHARS = 65_536
+MOST_ENV = 1_000
+MOST_ENV_CHARS = 120_000
+"""Of one variable with its name: Linux takes no longer one, nor a longer argument of a program."""
+MOST_PATH_CHARS = 4_096
+MOST_DURATION_S = 10 * 365 * 24 * 3600.0
+
+# What a configuration file may be.
+MOST_FILE_BYTES = 512 * 1024
+MOST_FILE_NODES = 20_000
+"""With every alias counted as what it stands for."""
+MOST_FILE_DEPTH = 20
+
 # The committer.
 MOST_CHANGES = 256
 """In one batch."""

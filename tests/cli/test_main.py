@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -58,7 +59,10 @@ def test_help_is_said_on_stdout(environ: dict[str, str], args: tuple[str, ...]) 
 
 
 def imported(environ: dict[str, str], *args: str) -> set[str]:
-    script = "import sys; from stoker.cli.main import run; run(sys.argv[1:]); print('\\n'.join(sys.modules), file=sys.stderr)"
+    script = (
+        "import sys; from stoker.cli.main import run; run(sys.argv[1:]); "
+        "print('\\n'.join(sys.modules), file=sys.stderr)"
+    )
     told = subprocess.run([sys.executable, "-c", script, *args], env=environ, capture_output=True, cwd=ROOT, check=True)
     return {module.partition(".")[0] for module in told.stderr.decode().splitlines()}
 
@@ -118,8 +122,8 @@ def test_a_wrong_token_is_said_with_what_to_do(stoker: Stoker) -> None:
     ],
 )
 def test_whatever_the_server_says_there_is_no_traceback(
-    stoker: Stoker, fake: Fake, answer: tuple[int, dict, dict]
-) -> None:  # type: ignore[type-arg]
+    stoker: Stoker, fake: Fake, answer: tuple[int, dict[str, str], dict[str, Any]]
+) -> None:
     fake.answers = [answer] * 3
     told = stoker("ps")
     assert told.returncode == 1

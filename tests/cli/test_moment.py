@@ -8,8 +8,10 @@ from stoker.core.errors import UserError
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, "0s"), (0.42, "0.4s"), (9.96, "10s"), (42.4, "42s"), (60, "1m"), (185, "3m 5s"), (7800, "2h 10m")]
-    + [(86400 * 4 + 3 * 3600, "4d 3h"), (3600, "1h"), (-1, "0s"), (59.9, "1m")],
+    [
+        *[(0, "0s"), (0.42, "0.4s"), (9.96, "10s"), (42.4, "42s"), (60, "1m"), (185, "3m 5s"), (7800, "2h 10m")],
+        *[(86400 * 4 + 3 * 3600, "4d 3h"), (3600, "1h"), (-1, "0s"), (59.9, "1m")],
+    ],
 )
 def test_spans_are_short(seconds: float, said: str) -> None:
     assert moment.span(seconds) == said

@@ -23,7 +23,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
     paths = tmp_path / "out", tmp_path / "err"
     descriptors = [os.open(path, os.O_CREAT | os.O_WRONLY) for path in paths]
     real = os.write
-    monkeypatch.setattr(printer.os, "write", lambda to, data: real(descriptors[to - 1], bytes(data[:5])))
+    monkeypatch.setattr("stoker.cli.printer.os.write", lambda to, data: real(descriptors[to - 1], bytes(data[:5])))
 
     def write(to: Printer, frames: Iterable[Frame]) -> tuple[bytes, bytes]:
         to.write(frames)

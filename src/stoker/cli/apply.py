@@ -9,13 +9,20 @@ from typing import Any
 import click
 
 from stoker.cli import screen
+from stoker.cli.attach import Attached, conclude
 from stoker.cli.command import F, Session, command, json_option, pass_session
+from stoker.cli.printer import Printer
 from stoker.cli.run import confirm
+from stoker.client import run as runs
 from stoker.client.client import Json
+from stoker.client.configuration import explained, filled, read, unset
 from stoker.core.errors import Conflict, UserError
+from stoker.core.limits import MOST_FILE_BYTES
 
-MOST_SHOWN = 3
-"""Commands of a plan; a file of a hundred lines is not shown again."""
+MOST_SHOWN = 8
+"""Lines of commands in a plan; a file of a hundred is not shown again."""
+REFUSED = ("configuration", "invalid", "yaml")
+"""What the server says of a configuration that it does not understand."""
 
 
 def run_options(function: F) -> F:
@@ -60,17 +67,27 @@ def apply(
     else 0 done, 100 failed, 101 left before its end, 102 not found, 103 stopped. Ctrl-C asks whether to leave it
     running or to stop it.
     """
-    configuration = read(file) | ({"name": name} if name else {})
-    plan = planned(session, configuration, quiet=as_json)
+    text, where = _text(file), "stdin" if file == "-" else file
+    configuration = read(text, where, os.environ) | ({"name": name} if name else {})
+    try:
+        plan = runs.plan(session.client, configuration)
+    except UserError as error:
+        if error.code not in REFUSED:
+            raise
+        raise explained(text, where, os.environ) or error from None
+    if not as_json:
+        _show_plan(plan, configuration)
+    elif dry_run:
+        screen.show_json(plan)
     if dry_run:
-        if as_json:
-            screen.show_json(plan)
         return
-    if plan["action"] != "refuse":
-        confirm(
-            f"{'Submit it anyway' if plan['action'] == 'fail' else 'Run it'}?", yes, default=plan["action"] != "fail"
-        )
-    submit(session, configuration, plan, detach=detach, timestamps=timestamps, as_json=as_json)
+    if plan["action"] == "refuse":
+        name = plan["name"]
+        hint = f"`stoker stop {name}` ends it; `stoker logs -f {name}` shows what it does."
+        raise Conflict(plan["sentence"], hint=hint)
+    useless = plan["action"] == "fail"
+    confirm("Submit it anyway?" if useless else "Run it?", yes, default=not useless)
+    submit(session, configuration, plan["expected"], detach=detach, timestamps=timestamps, as_json=as_json)
 
 
 @command(
@@ -120,48 +137,24 @@ def run(
         **said,
         "type": "task",
         "commands": [words[0] if len(words) == 1 else shlex.join(words)],
-        "env": list(env) or None,
+        "env": _env(env),
         "working_dir": os.path.abspath(working_dir) if working_dir else None,
         "tty": said["tty"] or None,
         "resources": {key: value for key, value in resources.items() if value is not None} or None,
         "on_no_capacity": "fail" if fail_fast else None,
     }
-    configuration = checked({key: value for key, value in asked.items() if value is not None})
-    plan = planned(session, configuration, quiet=as_json or detach)
-    submit(session, configuration, plan, detach=detach, timestamps=timestamps, as_json=as_json)
+    configuration = {key: value for key, value in asked.items() if value is not None}
+    submit(session, configuration, None, detach=detach, timestamps=timestamps, as_json=as_json)
 
 
-def read(file: str) -> Json:
-    """Checked here, where the lines are known, and with the caller's own variables filled in."""
-    from stoker.wire.configuration import load
-
-    return _to_json(load, _text(file), "stdin" if file == "-" else file)
-
-
-def checked(given: Json) -> Json:
-    from stoker.wire.configuration import parse
-
-    return _to_json(parse, given, "")
-
-
-def _to_json(reader: Any, given: object, where: str) -> Json:
-    from stoker.wire.configuration import to_json, with_env
-    from stoker.wire.model import Invalid
-    from stoker.wire.yaml import BadYaml
-
-    at = f"{where}: " if where else ""
+def _env(said: tuple[str, ...]) -> list[str] | None:
     try:
-        return to_json(with_env(reader(given), os.environ))
-    except Invalid as error:
-        lines = [f"{at}{problem}.{f' {problem.hint}' if problem.hint else ''}" for problem in error.problems]
-        raise UserError("\n       ".join(lines), code=error.code) from None
-    except BadYaml as error:
-        raise UserError(f"{at}{error.sentence}", hint=error.hint, code=error.code) from None
+        return filled(list(said), os.environ) if said else None
+    except KeyError as missing:
+        raise unset(str(missing.args[0])) from None
 
 
 def _text(file: str) -> bytes:
-    from stoker.core.limits import MOST_FILE_BYTES
-
     try:
         if file == "-":
             return sys.stdin.buffer.read(MOST_FILE_BYTES + 1)
@@ -171,38 +164,29 @@ def _text(file: str) -> bytes:
         raise UserError(f"{file} cannot be read: {error.strerror}.") from None
 
 
-def planned(session: Session, configuration: Json, *, quiet: bool) -> Json:
-    from stoker.client import run as runs
-
-    plan = runs.plan(session.client, configuration)
-    if not quiet:
-        name, commands = plan["name"] or "a task", configuration["commands"]
-        more = [f"… and {len(commands) - MOST_SHOWN} more"] if len(commands) > MOST_SHOWN else []
-        shown = [f"  {line}" for each in commands[:MOST_SHOWN] for line in each.splitlines()[:MOST_SHOWN]]
-        title = screen.paint(name, "", sys.stderr, bold=True)
-        screen.note("\n".join([f"{title}: {plan['sentence']}", *shown, *more]))
-    return plan
+def _show_plan(plan: Json, configuration: Json) -> None:
+    commands = configuration["commands"]
+    lines = [line for each in commands for line in str(each).splitlines()]
+    more = [f"  … and {len(lines) - MOST_SHOWN} more lines"] if len(lines) > MOST_SHOWN else []
+    title = screen.paint(plan["name"] or "A task", "", sys.stderr, bold=True)
+    screen.note("\n".join([f"{title}: {plan['sentence']}", *(f"  {line}" for line in lines[:MOST_SHOWN]), *more]))
 
 
-def submit(session: Session, configuration: Json, plan: Json, *, detach: bool, timestamps: bool, as_json: bool) -> None:
+def submit(
+    session: Session, configuration: Json, expected: Json | None, *, detach: bool, timestamps: bool, as_json: bool
+) -> None:
     """One key for all the tries, so that however often it is sent there is one run."""
-    from stoker.cli.attach import Attached, conclude
-    from stoker.cli.printer import Printer
-    from stoker.client import run as runs
-
-    if plan["action"] == "refuse":
-        name = plan["name"]
-        raise Conflict(
-            plan["sentence"], hint=f"`stoker stop {name}` ends it, `stoker logs -f {name}` shows what it does."
-        )
-    submitted = runs.submit(session.client, configuration, expected=plan["expected"], key=str(uuid.uuid4()))
+    submitted = runs.submit(session.client, configuration, expected=expected, key=str(uuid.uuid4()))
+    name = submitted["name"]
     if detach:
         if as_json:
             screen.show_json(submitted)
         else:
-            screen.out(submitted["name"])
-            screen.note(f"`stoker logs -f {submitted['name']}` shows its log.")
+            screen.out(name)
+            screen.note(f"`stoker logs -f {name}` shows its log.")
         return
+    if not as_json:
+        screen.note(f"{name} is submitted. Ctrl-C leaves or stops it.")
     attached = Attached(session.client, submitted, None if as_json else Printer(timestamps=timestamps))
     code = attached.attend()
     if as_json:

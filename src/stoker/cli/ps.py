@@ -35,7 +35,10 @@ HOME_AND_CLEAR: Final = "\x1b[H\x1b[J"
 @pass_session
 def ps(session: Session, everything: bool, watch: bool, last: int | None, status: str | None, as_json: bool) -> None:
     """List the runs that have not finished, newest first."""
-    filters: dict[str, object] = {"status": status.upper() if status else None, "active": None if everything or status else True}
+    filters: dict[str, object] = {
+        "status": status.upper() if status else None,
+        "active": None if everything or status else True,
+    }
     most = last or (0 if as_json or not everything else LATEST)
     if watch:
         _watch(session, filters, most, as_json)

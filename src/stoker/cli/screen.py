@@ -4,8 +4,10 @@ import json
 import os
 import shutil
 import sys
+import time
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
 import click
@@ -65,6 +67,22 @@ def show_json_list(items: Iterable[Any]) -> None:
         out(("[\n" if first else ",\n") + json.dumps(item, ensure_ascii=False), nl=False)
         first = False
     out("[]" if first else "\n]")
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[], None]]:
+    """A line on stderr that shows how long something takes already; only on a terminal, and gone afterwards."""
+    live, began = sys.stderr.isatty(), time.monotonic()
+
+    def step() -> None:
+        if live:
+            click.echo(f"\r{what}… {time.monotonic() - began:.1f}s\x1b[K", nl=False, err=True, color=True)
+
+    try:
+        yield step
+    finally:
+        if live:
+            click.echo("\r\x1b[K", nl=False, err=True, color=True)
 
 
 def state(text: str) -> str:

@@ -90,12 +90,12 @@ class Client:
     def items(self, path: str, query: Mapping[str, object] | None = None, *, most: int = 0) -> Iterator[Json]:
         """All pages of a list, one item after the other; `most` of them unless it is zero."""
         asked = dict(query or {})
-        left = most
+        had = 0
         while True:
-            page = self.get(path, asked | {"limit": min(left, PAGE) if left else PAGE})
+            page = self.get(path, asked | {"limit": min(most - had, PAGE) if most else PAGE})
             yield from page["items"]
-            left -= len(page["items"])
-            if not page.get("next_cursor") or (most and left <= 0):
+            had += len(page["items"])
+            if not page.get("next_cursor") or not page["items"] or had == most:
                 return
             asked["cursor"] = page["next_cursor"]
 
@@ -108,6 +108,7 @@ class Client:
         body: object = None,
         key: str = "",
         answer_s: float = ANSWER_S,
+        patience_s: float = PATIENCE_S,
     ) -> Reply:
         """Sends it until it is answered with something else than `not now`, for a while."""
         headers = {"Accept": "application/json"}
@@ -117,7 +118,7 @@ class Client:
         if body is not None:
             headers["Content-Type"] = "application/json"
             sent = json.dumps(body).encode()
-        give_up_at = time.monotonic() + PATIENCE_S
+        give_up_at = time.monotonic() + patience_s
         while True:
             with self._sent(method, path, query, sent, headers, answer_s) as response:
                 reply = _read(response)

@@ -126,7 +126,7 @@ async def test_two_that_pump_one_log_at_once_keep_every_line_once(tmp_path: Path
 
 async def test_following_ends_when_the_log_is_complete_and_readers_are_told_on_the_way(tmp_path: Path) -> None:
     case = Case(tmp_path, Source(1))
-    following = asyncio.create_task(case.pump.follow(HOST, case.job, "socket", wait_s=10.0))
+    following = asyncio.create_task(case.pump.follow(HOST, case.job, "socket", 10.0, lambda: True))
     while not case.readers.told:
         await asyncio.sleep(0)
     assert await case.kept() == said(1)
@@ -170,5 +170,5 @@ async def test_a_full_disk_is_told_and_nothing_is_acknowledged(tmp_path: Path, m
 
     monkeypatch.setattr(case.logs, "append", refuse)
     with pytest.raises(Unavailable):
-        await case.pump.follow(HOST, case.job, "socket", wait_s=0.0)
+        await case.pump.follow(HOST, case.job, "socket", 0.0, lambda: True)
     assert set(case.source.asked) == {0}

@@ -34,12 +34,14 @@ class LogPump:
     async def drain_from_shim(self, shim: Shim, job_id: JobId) -> None:
         await self._pump(job_id, lambda offset: shim.log(job_id, offset))
 
-    async def follow(self, instance_id: InstanceId, job_id: JobId, socket: str, wait_s: float) -> None:
-        """As it is written, until it is complete."""
+    async def follow(
+        self, instance_id: InstanceId, job_id: JobId, socket: str, wait_s: float, wanted: Callable[[], bool]
+    ) -> None:
+        """As it is written, until it is complete or nobody wants it any more."""
         runner = self._agents.runner(instance_id, job_id, socket)
-        await self._pump(job_id, lambda offset: runner.pull(offset, wait_s), until_complete=True)
+        await self._pump(job_id, lambda offset: runner.pull(offset, wait_s), wanted)
 
-    async def _pump(self, job_id: JobId, pull: _Pull, *, until_complete: bool = False) -> None:
+    async def _pump(self, job_id: JobId, pull: _Pull, wanted: Callable[[], bool] = lambda: False) -> None:
         turn = self._turns.get(job_id)
         if turn is None:
             turn = self._turns[job_id] = asyncio.Lock()
@@ -65,5 +67,5 @@ class LogPump:
                         await pull(offset)
                     self._readers.wrote(job_id)
                     return
-                if not piece.frames and not until_complete:
+                if not piece.frames and not wanted():
                     return

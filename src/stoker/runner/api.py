@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -113,11 +114,13 @@ class Api:
 
     async def _receive(self, request: web.Request) -> None:
         size = request.content_length or 0
+        if size > CODE_BYTES:
+            raise web.HTTPRequestEntityTooLarge(CODE_BYTES, size)
         with await asyncio.to_thread(open, self._place.code, "wb") as file:
+            # It may also come without having said how long it is.
             async for chunk in request.content.iter_chunked(_CHUNK_BYTES):
-                size = max(size, file.tell() + len(chunk))
-                if size > CODE_BYTES:
-                    raise web.HTTPRequestEntityTooLarge(CODE_BYTES, size)
+                if file.tell() + len(chunk) > CODE_BYTES:
+                    raise web.HTTPRequestEntityTooLarge(CODE_BYTES, CODE_BYTES + 1)
                 await asyncio.to_thread(file.write, chunk)
 
     async def run(self, request: web.Request) -> web.Response:
@@ -177,7 +180,7 @@ class Api:
                 await socket.close()
         return socket
 
-    async def _send(self, socket: web.WebSocketResponse, offset: int, reached: Any) -> None:
+    async def _send(self, socket: web.WebSocketResponse, offset: int, reached: Callable[[int], None]) -> None:
         spool = self._life.spool
         while True:
             await spool.grown(offset, LONGEST_WAIT_S)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from aiohttp import WSCloseCode, web
@@ -173,14 +172,18 @@ class Api:
             try:
                 await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (gone, sending):
-                    task.cancel()
-                    with suppress(asyncio.CancelledError, ConnectionError, TimeoutError):
-                        await task
-                await socket.close()
+                # Both end before the last word is said: a socket that is read by two is closed under our hands.
+                gone.cancel()
+                sending.cancel()
+                _, told = await asyncio.gather(gone, sending, return_exceptions=True)
+                code, word = told if isinstance(told, tuple) else (WSCloseCode.GOING_AWAY, "")
+                await socket.close(code=code, message=word.encode())
         return socket
 
-    async def _send(self, socket: web.WebSocketResponse, offset: int, reached: Callable[[int], None]) -> None:
+    async def _send(
+        self, socket: web.WebSocketResponse, offset: int, reached: Callable[[int], None]
+    ) -> tuple[WSCloseCode, str]:
+        """Everything from `offset` on, until there is no more; says with which words to close."""
         spool = self._life.spool
         while True:
             await spool.grown(offset, LONGEST_WAIT_S)
@@ -188,16 +191,14 @@ class Api:
             try:
                 data = await spool.read(offset, PULL_BYTES)
             except StokerError as error:
-                await socket.close(code=WSCloseCode.INTERNAL_ERROR, message=error.code.encode())
-                return
+                return WSCloseCode.INTERNAL_ERROR, error.code
             for frame in decode(data):
                 async with asyncio.timeout(SEND_S):
                     await socket.send_bytes(encode(frame))
             offset += len(data)
             reached(offset)
             if complete and offset == spool.end:
-                await socket.close(message=b"complete")
-                return
+                return WSCloseCode.OK, "complete"
 
 
 async def _until_closed(socket: web.WebSocketResponse) -> None:

@@ -71,7 +71,8 @@ class Engine:
             database, self.clock, settings.name, self._began, lambda: self.wake("errands"),
             period_s=settings.heartbeat_s, dead_after_s=settings.dead_after_s,
         )  # fmt: skip
-        self.placement = Placement(self.committer, self.clock, merchant or NoMarket(), self.new_id)
+        self.merchant: Merchant = merchant or NoMarket()
+        self.placement = Placement(self.committer, self.clock, self.merchant, self.new_id)
         away_after_s = max(settings.dead_after_s, 3 * settings.period_s)
         self.swarm = Swarm(database, self.clock, settings.lease_s, away_after_s)
         self._timer = Timer(database, self.clock, self.committer, self.replica.presence)
@@ -137,7 +138,8 @@ class Engine:
 
     def _committed(self, batch: Batch) -> None:
         self.errands.start(batch.errands)
-        for name in batch.hints:
+        # Those who watch runs here hear the batch itself.
+        for name in batch.hints - {hint.RUNS}:
             self.wake(name)
         self._speaker.say(batch.hints)
         self._timer.saw(batch.moved, self.wake)

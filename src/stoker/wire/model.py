@@ -1,8 +1,10 @@
 """What every model that crosses a process border has in common, and how errors cross it."""
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from stoker.core.errors import StokerError
+from stoker.core.errors import StokerError, UserError
 
 
 class Model(BaseModel):
@@ -17,10 +19,36 @@ class Answer(Model):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class Problem(Answer):
+    """One thing that is wrong with what a person wrote."""
+
+    key: str = Field(examples=["resources.memry"], description="The path of the key; empty for the whole.")
+    message: str = Field(examples=["there is no such key here"])
+    hint: str = Field(default="", examples=["Did you mean memory?"])
+    line: int | None = Field(default=None, examples=[7])
+
+    def __str__(self) -> str:
+        where = ": ".join(part for part in (f"line {self.line}" if self.line else "", self.key) if part)
+        return f"{where}: {self.message}" if where else self.message
+
+
+class Invalid(UserError):
+    """Refused as a whole; every problem that was found is named."""
+
+    code = "invalid"
+
+    def __init__(self, problems: Sequence[Problem], *, code: str = "") -> None:
+        first = problems[0]
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        super().__init__(f"{first}{more}.", hint=first.hint, code=code)
+        self.problems = tuple(problems)
+
+
 class ErrorDetail(Answer):
     code: str = Field(examples=["not_found"])
     message: str = Field(examples=["There is no run train-1 in project main."])
     hint: str = Field(default="", examples=["`stoker ps -a` lists them all."])
+    problems: tuple[Problem, ...] = Field(default=(), description="All that is wrong with what was sent.")
 
 
 class ErrorBody(Answer):
@@ -30,4 +58,5 @@ class ErrorBody(Answer):
 
 
 def body_of(error: StokerError) -> ErrorBody:
-    return ErrorBody(error=ErrorDetail(code=error.code, message=error.sentence, hint=error.hint))
+    problems = error.problems if isinstance(error, Invalid) else ()
+    return ErrorBody(error=ErrorDetail(code=error.code, message=error.sentence, hint=error.hint, problems=problems))

@@ -1,0 +1,221 @@
+"""`stoker up`, `stoker down`, `stoker server`: the server of this machine."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from typing import Final
+
+import click
+
+from stoker.cli import life, moment, screen
+from stoker.cli.command import F, Session, command, json_option, pass_session
+from stoker.core.errors import Conflict, StokerError, UserError
+
+HOST: Final = "127.0.0.1"
+PORT: Final = 4400
+READY_S: Final = 180.0
+"""The first start makes a database, which takes some seconds even on a fast disk."""
+STOP_S: Final = 60.0
+LOOK_S: Final = 0.05
+LOG_LINES: Final = 15
+
+
+def place_options(function: F) -> F:
+    for option in (
+        click.option("--port", type=click.IntRange(0, 65535), help=f"{PORT} unless you say; 0 takes a free one."),
+        click.option("--host", default=HOST, metavar="ADDRESS", help=f"To listen on; {HOST} unless you say."),
+    ):
+        function = option(function)
+    return function
+
+
+@command(
+    "up",
+    short_help="Start a server on this machine.",
+    example="""
+    stoker up                                    # in the foreground, Ctrl-C ends it
+    stoker up -d                                 # in the background, `stoker down` ends it
+    stoker --home ~/second up -d --port 4401     # a second one beside it
+    """,
+)
+@click.option("-d", "--detach", is_flag=True, help="In the background.")
+@place_options
+@json_option
+@pass_session
+def up(session: Session, detach: bool, host: str, port: int | None, as_json: bool) -> None:
+    """Start a server on this machine, which also runs the jobs, and make it the one you talk to.
+
+    Everything it keeps is under --home. It needs no root, no Docker and no database: it brings its own.
+    """
+    home = prepare(session.config.home)
+    running = life.found(home)
+    if running is not None:
+        if not detach or (port is not None and port != _port_of(session.config.url)):
+            raise life.running(home)
+        _tell_up(session, home, running.pid, as_json)
+        return
+    chosen = free_port(host, PORT if port is None else port)
+    if detach:
+        started = time.monotonic()
+        pid = _start(home, host, chosen)
+        screen.note(f"Ready after {moment.span(time.monotonic() - started)}.")
+        _tell_up(session, home, pid, as_json)
+
+
+@command(
+    "server",
+    short_help="Run a server, as a service manager would.",
+    example="""
+    stoker server --host 0.0.0.0 --port 4400
+    STOKER_DATABASE_URL=postgresql://… stoker server
+    """,
+)
+@place_options
+@pass_session
+def server(session: Session, host: str, port: int | None) -> None:
+    """Run a server in the foreground."""
+
+
+@command(
+    "down",
+    short_help="Stop the server of this machine.",
+    example="""
+    stoker down
+    stoker down --force      # at once
+    """,
+)
+@click.option("--force", is_flag=True, help="Kill it when it does not end by itself.")
+@pass_session
+def down(session: Session, force: bool) -> None:
+    """Stop the server of this machine. Jobs that run go on, and are found again by the next `stoker up`."""
+    home = session.config.home
+    running = life.found(home)
+    if running is None:
+        screen.note(f"No server of {home} is running.")
+        return
+    running.signal(SIGTERM)
+    if not running.ended_within(5.0 if force else STOP_S):
+        if not force:
+            raise UserError(
+                f"The server (process {running.pid}) has not ended within {STOP_S:.0f} seconds.",
+                hint=f"{home / 'server.log'} may say why; `stoker down --force` kills it.",
+            )
+        running.signal(SIGKILL)
+        if not running.ended_within(STOP_S):
+            raise UserError(f"Process {running.pid} does not die; the kernel holds it.")
+    screen.out("Stopped.")
+
+
+def prepare(home: Path) -> Path:
+    """The home as a directory that we may write to. As root, users of projects pass through it to their jobs."""
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
+        owner = home.stat().st_uid
+    except OSError as error:
+        raise UserError(
+            f"{home} cannot be made: {error.strerror}.", hint="Choose another place with --home or STOKER_HOME."
+        ) from None
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise UserError(f"{home} cannot be written to.", hint="Choose another place with --home or STOKER_HOME.")
+    if owner != os.geteuid():
+        raise UserError(f"{home} belongs to another user.", hint="Choose another place with --home or STOKER_HOME.")
+    return home
+
+
+def free_port(host: str, port: int) -> int:
+    """Asked before anything starts: a clear sentence now instead of a line in a log later."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(found[0], socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(found[4])
+            return int(probe.getsockname()[1])
+    except socket.gaierror as error:
+        raise UserError(f"{host!r} is no address: {error.strerror}.") from None
+    except OSError as error:
+        match error.errno:
+            case errno.EADDRINUSE:
+                raise Conflict(
+                    f"Port {port} is used by another program.", hint=f"Choose another: --port {port + 1}."
+                ) from None
+            case errno.EACCES:
+                raise UserError(f"Port {port} is for root only.", hint=f"Choose another: --port {PORT}.") from None
+            case errno.EADDRNOTAVAIL:
+                raise UserError(f"This machine does not have the address {host}.") from None
+        raise UserError(f"{host}:{port} cannot be listened on: {error.strerror}.") from None
+
+
+def _port_of(url: str) -> int | None:
+    from urllib.parse import urlsplit
+
+    return urlsplit(url).port
+
+
+def _url(host: str, port: int) -> str:
+    """For clients on this machine; an address that means all of them is no address to connect to."""
+    name = {"0.0.0.0": HOST, "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{port}"
+
+
+def _start(home: Path, host: str, port: int) -> int:
+    """In a session of its own, so that it outlives this terminal; returns when it is ready."""
+    log = home / "server.log"
+    with open(log, "ab") as output:
+        began_at = output.tell()
+        argv = [sys.executable, "-P", "-m", "stoker.cli.main", "--home", str(home), "up"]
+        argv += ["--host", host, "--port", str(port)]
+        started = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=home
+        )
+    give_up_at = time.monotonic() + READY_S
+    with screen.progress("Starting") as step:
+        while not ready(_url(host, port)):
+            step()
+            if started.poll() is not None:
+                raise StokerError(
+                    f"The server did not start. {log} ends with:\n{_tail(log, began_at)}", hint=f"All of it: {log}"
+                )
+            if time.monotonic() > give_up_at:
+                raise StokerError(
+                    f"The server is not ready after {READY_S:.0f} seconds and still tries.",
+                    hint=f"{log} may say why; `stoker down --force` ends it.",
+                )
+            time.sleep(LOOK_S)
+    return started.pid
+
+
+def ready(url: str) -> bool:
+    from stoker.client.client import Client
+
+    try:
+        return Client(url, "", "").ask("GET", "/healthz/ready", answer_s=5.0, patience_s=0.0).status == 200
+    except StokerError:
+        return False
+
+
+def _tail(log: Path, start: int) -> str:
+    with open(log, "rb") as file:
+        file.seek(start)
+        lines = file.read()[-16_384:].decode(errors="replace").splitlines()
+    return "\n".join(f"    {line}" for line in lines[-LOG_LINES:])
+
+
+def _tell_up(session: Session, home: Path, pid: int, as_json: bool) -> None:
+    from stoker.client.config import read
+
+    url = read(home / "config.yml").get("url", "")
+    if as_json:
+        screen.show_json({"url": url, "home": str(home), "pid": pid, "log": str(home / "server.log")})
+        return
+    screen.out(f"Stoker is up at {url}")
+    screen.note(f"  log   {home / 'server.log'}\n  stop  stoker{_home_flag(session)} down")
+    screen.note(f"  try   stoker{_home_flag(session)} run -- echo hello")
+
+
+def _home_flag(session: Session) -> str:
+    return f" --home {session.config.home}" if session.config.origins["home"] == "flag" else ""

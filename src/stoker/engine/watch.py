@@ -40,15 +40,28 @@ SWEEP_S = 5.0
 
 log = structlog.get_logger()
 
+Refused = Callable[[Fact, StokerError], None]
+
+
+def _say_refused(fact: Fact, error: StokerError) -> None:
+    """True news that a table has no answer to: the table has a hole, and nobody else is held up by it."""
+    log.error("news was refused", fact=repr(fact), error=str(error))
+
 
 class Watch:
     """Which hosts this replica watches. `once` is a loop of the engine."""
 
     def __init__(
-        self, database: Database, committer: Committer, agents: Agents, pump: LogPump, epoch: Callable[[], int]
+        self,
+        database: Database,
+        committer: Committer,
+        agents: Agents,
+        pump: LogPump,
+        epoch: Callable[[], int],
+        refused: "Refused | None" = None,
     ) -> None:
         self._database, self._committer, self._agents, self._pump = database, committer, agents, pump
-        self._epoch = epoch
+        self._epoch, self._refused = epoch, refused or _say_refused
         self._hosts: dict[InstanceId, asyncio.Task[None]] = {}
 
     async def once(self) -> Counts:
@@ -58,7 +71,7 @@ class Watch:
             self._hosts.pop(id).cancel()
         fresh = [id for id in wanted if id not in self._hosts or self._hosts[id].done()]
         for id in fresh:
-            watch = HostWatch(id, self._database, self._committer, self._agents, self._pump)
+            watch = HostWatch(id, self._database, self._committer, self._agents, self._pump, self._refused)
             self._hosts[id] = asyncio.get_running_loop().create_task(watch.run(), name=f"watch {id}")
         return Counts(len(fresh))
 
@@ -71,8 +84,16 @@ class Watch:
 
 
 class HostWatch:
-    def __init__(self, id: InstanceId, database: Database, committer: Committer, agents: Agents, pump: LogPump) -> None:
-        self.id = id
+    def __init__(
+        self,
+        id: InstanceId,
+        database: Database,
+        committer: Committer,
+        agents: Agents,
+        pump: LogPump,
+        refused: Refused,
+    ) -> None:
+        self.id, self._refused = id, refused
         self._database, self._committer, self._agents, self._pump = database, committer, agents, pump
         self._cursor = ""
         self._silent_since: float | None = None
@@ -155,11 +176,12 @@ class HostWatch:
 
     async def _tell(self, facts: Iterable[Fact]) -> None:
         """Each in a change of its own, so that one that is refused does not keep the others from being heard."""
-        tellings = (self._committer.commit(Change(facts=(fact,))) for fact in facts)
-        for answer in await asyncio.gather(*tellings, return_exceptions=True):
-            if isinstance(answer, Conflict | NotFound):
-                log.warning("news was refused", instance=str(self.id), error=str(answer))
-            elif isinstance(answer, BaseException):
+        told = list(facts)
+        tellings = (self._committer.commit(Change(facts=(fact,))) for fact in told)
+        for fact, answer in zip(told, await asyncio.gather(*tellings, return_exceptions=True), strict=True):
+            if isinstance(answer, Conflict):
+                self._refused(fact, answer)
+            elif isinstance(answer, BaseException) and not isinstance(answer, NotFound):
                 raise answer
 
     def _follow(self, task: TaskInfo) -> None:

@@ -80,7 +80,7 @@ class Agents:
 
     async def unregister(self, errand: Errand, effect: job.Unregister) -> Change:
         await self.world.pause(0.01, 0.5)
-        if self.world.chance("gateway away", 0.1):
+        if self.world.chance("gateway away", 0.1) or self.world.always("gateway never answers", errand.target, 0.05):
             raise Unavailable("the gateway does not answer")
         return self._said(errand, job.CleanedUp(job.Cleanup.UNREGISTER, attempt=errand.attempt))
 
@@ -93,7 +93,8 @@ class Agents:
     async def launch(self, errand: Errand, effect: Launch) -> Change:
         id = InstanceId(errand.target)
         await self.world.pause(0.1, 5.0)
-        if self.world.chance("performer gave up before acting", 0.05):
+        mute = id not in self.world.owned and self.world.always("provider never answers", id, 0.02)
+        if mute or self.world.chance("performer gave up before acting", 0.05):
             raise Unavailable("the provider does not answer")
         async with self.database.connection() as connection:
             shim = (await instance_store.get(connection, id)).shim

@@ -62,6 +62,7 @@ class World:
         self.processes: dict[Key, list[Host]] = {}
         self.programs: dict[UUID, Program] = {}
         self.orders: dict[UUID, Order] = {}
+        self.lasting: dict[tuple[str, UUID], bool] = {}
         self.logs = SimLogs()
         self.lacks: dict[tuple[UUID, int], Lack | None] = {}
         self.provider = Provider(self)
@@ -89,6 +90,12 @@ class World:
             return False
         self.count(fault)
         return True
+
+    def always(self, fault: str, about: UUID, probability: float) -> bool:
+        """A fault that stays: whoever tries finds the same, also when all other faults have stopped."""
+        if (fault, about) not in self.lasting:
+            self.lasting[fault, about] = self.chance(fault, probability)
+        return self.lasting[fault, about]
 
     def count(self, fault: str) -> None:
         self.faults_seen[fault] += 1

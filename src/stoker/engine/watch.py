@@ -7,7 +7,6 @@ a server that was away gives every host a full new period.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -96,6 +95,8 @@ class HostWatch:
         self.id, self._refused = id, refused
         self._database, self._committer, self._agents, self._pump = database, committer, agents, pump
         self._cursor = ""
+        self._unswept = False
+        """A task that nobody wants could not be removed: look at all of them again."""
         self._silent_since: float | None = None
         self._failures = 0
         self._errands: dict[JobId, asyncio.Task[None]] = {}
@@ -112,6 +113,8 @@ class HostWatch:
         """One answer of the shim, or one failure to get it."""
         try:
             shim = await self._agents.shim(self.id)
+            if self._unswept:
+                self._cursor, self._unswept = "", False
             changes = await shim.changes(self._cursor, POLL_S if self._cursor else 0.0)
             await self._hear(shim, changes)
         except StokerError as error:
@@ -205,13 +208,18 @@ class HostWatch:
 
     async def _sweep(self, shim: Shim, task: TaskInfo) -> None:
         """A task whose submission is over is stopped and removed: so is a host cleaned that was away."""
-        async with self._database.connection() as connection:
-            fence = await host_store.next_fence(connection)
-        with suppress(NotFound):
+        try:
+            async with self._database.connection() as connection:
+                fence = await host_store.next_fence(connection)
             ended = await shim.terminate(task.id, Terminate(fence=fence), SWEEP_S)
             if ended.state is TaskState.TERMINATED:
                 await shim.remove(task.id, fence)
                 log.info("removed a task that nobody wants", instance=str(self.id), task=str(task.id))
+        except NotFound:
+            return
+        except StokerError:
+            self._unswept = True
+            raise
 
 
 def _about(task: TaskInfo, resident: Resident) -> Fact | None:

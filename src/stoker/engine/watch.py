@@ -36,6 +36,8 @@ SILENT_AFTER_S = 15.0
 """Of failed tries, before a host is called unreachable."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.2, 5.0
 SWEEP_S = 5.0
+COMPLETE_S = 300.0
+"""How often all tasks of a host are looked at, whatever it says has changed."""
 
 log = structlog.get_logger()
 
@@ -97,6 +99,7 @@ class HostWatch:
         self._cursor = ""
         self._unswept = False
         """A task that nobody wants could not be removed: look at all of them again."""
+        self._complete_at = float("-inf")
         self._silent_since: float | None = None
         self._failures = 0
         self._errands: dict[JobId, asyncio.Task[None]] = {}
@@ -113,7 +116,7 @@ class HostWatch:
         """One answer of the shim, or one failure to get it."""
         try:
             shim = await self._agents.shim(self.id)
-            if self._unswept:
+            if self._look_at_all():
                 self._cursor, self._unswept = "", False
             changes = await shim.changes(self._cursor, POLL_S if self._cursor else 0.0)
             await self._hear(shim, changes)
@@ -121,6 +124,13 @@ class HostWatch:
             await self._miss(error)
         else:
             self._cursor, self._failures = changes.cursor, 0
+            if changes.complete:
+                self._complete_at = asyncio.get_running_loop().time()
+
+    def _look_at_all(self) -> bool:
+        """A job may have been given up while its host was away, and its task is no news to the host."""
+        old = asyncio.get_running_loop().time() - self._complete_at > COMPLETE_S
+        return old or self._unswept or self._failures > 0
 
     async def _hear(self, shim: Shim, changes: Changes) -> None:
         async with self._database.connection() as connection:

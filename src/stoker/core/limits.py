@@ -22,6 +22,17 @@ MOST_FILE_NODES = 20_000
 """With every alias counted as what it stands for."""
 MOST_FILE_DEPTH = 20
 
+# Requests.
+MOST_BODY_BYTES = 4 * 1024 * 1024
+MOST_ITEMS = 500
+"""On one page of a list."""
+MOST_JOBS_SHOWN = 100
+"""With their run; the others are a list of their own."""
+LONGEST_WAIT_S = 60.0
+"""Of a long poll; who wants to wait longer asks again."""
+MOST_STREAMS = 2_000
+"""Logs and events that one replica sends at the same time."""
+
 # The committer.
 MOST_CHANGES = 256
 """In one batch."""
@@ -45,6 +56,8 @@ LONGEST_DELAY_S = 30.0
 
 # What is kept.
 JOURNAL_KEPT_S = 90 * 24 * 3600.0
+KEYS_KEPT_S = 24 * 3600.0
+"""How long a request with an idempotency key may be repeated."""
 FORGOTTEN_AT_ONCE = 5_000
 
 # Placement.

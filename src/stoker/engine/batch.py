@@ -5,7 +5,7 @@ else holds are skipped and their changes come again later; instances are waited 
 whoever holds one has all the runs it needs already. Jobs are covered by their run's lock.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -22,9 +22,9 @@ from stoker.engine.change import Change, Fact
 from stoker.engine.draft import Answer, Draft, Loaded, draft
 from stoker.engine.effect import encode
 from stoker.engine.hint import hints
+from stoker.store import idempotency, journal, outbox, run_spec
 from stoker.store import instance as instance_store
 from stoker.store import job as job_store
-from stoker.store import journal, outbox
 from stoker.store import managed_job as managed_store
 from stoker.store import run as run_store
 from stoker.store.bundle import Bundle
@@ -50,7 +50,8 @@ async def commit_batch(
     result, answers = draft(loaded, [changes[place] for place in ready], now)
     bundle = Bundle()
     await _save(tx, bundle, loaded, result)
-    if entries := [_entry(moved) for moved in result.moved if _is_news(moved)]:
+    users = {spec.run_id: spec.user for spec in result.run_specs}
+    if entries := [_entry(moved, users) for moved in result.moved if _is_news(moved)]:
         journal.append(bundle, entries, now)
     wishes = [_new_wish(new_id(), wish.kind, wish.record, *encode(wish.effect)) for wish in result.standing_wishes()]
     if wishes:
@@ -123,6 +124,10 @@ async def _save(tx: Connection, bundle: Bundle, loaded: Loaded, result: Draft) -
     runs = [family.run for family in result.families.values()]
     if fresh := [run for run in runs if run.id not in loaded.runs]:
         run_store.insert(bundle, fresh, result.resources)
+    if result.run_specs:
+        run_spec.insert(bundle, result.run_specs)
+    if result.claims:
+        idempotency.insert(bundle, result.claims, result.now)
     if changed := _changed(loaded.runs, runs):
         run_store.save(bundle, changed)
     await _save_jobs(tx, bundle, loaded, result)
@@ -167,9 +172,9 @@ def _is_news(moved: Moved) -> bool:
     return moved.before.state is not moved.after.state or bool(moved.note)
 
 
-def _entry(moved: Moved) -> journal.Entry:
+def _entry(moved: Moved, users: Mapping[UUID, str]) -> journal.Entry:
     kind, before, after, event, _, note = moved
-    name, by = (type(event).__name__, event.by) if event else ("Created", "")
+    name, by = (type(event).__name__, event.by) if event else ("Created", users.get(after.id, ""))
     source = before.state if before else None
     return journal.Entry(kind, after.id, _family(after), name, source, after.state, note, by)
 

@@ -275,6 +275,8 @@ def _explained(error: Exception) -> StokerError:
         return Conflict(
             "A run of this name is not finished yet.", hint="Stop it, or choose another name.", code="name_taken"
         )
+    if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "idempotency_pkey":
+        return Conflict("Something was made under this key at the same moment.", code="key_taken")
     log.error("change broke", exc_info=error)
     return Broken(f"The change could not be carried out: {error!r}")
 

@@ -23,6 +23,8 @@ from stoker.core.managed_job import Aggregate
 from stoker.core.managed_task import ManagedTaskId
 from stoker.core.run_facts import Run
 from stoker.engine.change import Change, Fact
+from stoker.store.idempotency import Claim
+from stoker.store.run_spec import RunSpec
 
 
 @dataclass(slots=True)
@@ -48,6 +50,8 @@ class Draft:
     wishes: list[Wish] = field(default_factory=list)
     resources: dict[RunId, str] = field(default_factory=dict)
     specs: dict[ManagedTaskId, str] = field(default_factory=dict)
+    run_specs: list[RunSpec] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
 
     def final(self, kind: str, record: Any) -> Any:
         """The record as the batch leaves it."""
@@ -104,12 +108,19 @@ def _begin(loaded: Loaded, now: float) -> Draft:
 
 
 def _apply(draft: Draft, loaded: Loaded, change: Change) -> tuple[bool, ...]:
+    born = False
     for birth in change.runs:
         if birth.run.id not in loaded.present and birth.run.id not in draft.families:
+            born = True
             newborn, outcome = families.bear(birth.run, draft.now)
             draft.families[birth.run.id] = newborn
             draft.resources[birth.run.id] = json.dumps(birth.request.to_json())
+            if birth.spec is not None:
+                draft.run_specs.append(birth.spec)
             _keep(draft, outcome)
+    if born and change.claim is not None:
+        # Said again after an answer was lost, the births are there already, and so is the claim.
+        draft.claims.append(change.claim)
     for instance in change.instances:
         if instance.id not in loaded.present and instance.id not in draft.instances:
             draft.instances[instance.id] = instance

@@ -70,7 +70,8 @@ class Engine:
         self.replica = Replica(
             database, self.clock, settings.name, self._began, lambda: self.wake("errands"), settings.dead_after_s
         )
-        self.placement = Placement(self.committer, merchant or NoMarket(), self.new_id)
+        self.merchant: Merchant = merchant or NoMarket()
+        self.placement = Placement(self.committer, self.merchant, self.new_id)
         away_after_s = max(settings.dead_after_s, 3 * settings.period_s)
         self.swarm = Swarm(database, self.clock, settings.lease_s, away_after_s)
         self._timer = Timer(database, self.clock, self.committer)
@@ -136,7 +137,8 @@ class Engine:
 
     def _committed(self, batch: Batch) -> None:
         self.errands.start(batch.errands)
-        for name in batch.hints:
+        # Those who watch runs here hear the batch itself.
+        for name in batch.hints - {hint.RUNS}:
             self.wake(name)
         self._speaker.say(batch.hints)
         self._timer.saw(batch.moved, self.wake)

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from stoker.core.block import Blocks
 from stoker.core.errors import NotFound
 from stoker.core.evolve import made
-from stoker.core.ids import InstanceId, JobId
+from stoker.core.ids import InstanceId, JobId, ProjectId
 from stoker.core.instance import Instance, S, deadline
 from stoker.core.resources import Capacity
 from stoker.store.bundle import Bundle, Part
@@ -57,6 +57,15 @@ DUE = """
 SELECT id FROM instance WHERE deadline_at <= $1 ORDER BY deadline_at LIMIT $2
 """
 
+_VISIBLE = """
+SELECT instance.*, fleet.name AS fleet FROM instance LEFT JOIN fleet ON fleet.id = instance.fleet_id
+WHERE (fleet.project_id IS NULL OR fleet.project_id = $1)
+"""
+
+PAGE = f"{_VISIBLE} AND instance.id > $2 AND ($3 OR instance.state <> 'TERMINATED') ORDER BY instance.id LIMIT $4"
+
+COUNTS = "SELECT state, count(*) FROM instance WHERE state <> 'TERMINATED' GROUP BY state"
+
 _UNCHANGED = (None,) * 9
 """Written once, when the instance is inserted."""
 
@@ -74,6 +83,27 @@ async def get(tx: Connection, id: InstanceId) -> Instance:
 
 async def unfinished(tx: Connection) -> list[Instance]:
     return list(map(read, await tx.fetch(UNFINISHED)))
+
+
+class Shown(NamedTuple):
+    instance: Instance
+    fleet: str | None
+    """Its name."""
+
+
+async def page(tx: Connection, project_id: ProjectId, after: UUID, finished: bool, limit: int) -> list[Shown]:
+    """Those that the project may use; `finished` ones only when they are asked for."""
+    return [_shown(row) for row in await tx.fetch(PAGE, project_id, after, finished, limit)]
+
+
+async def visible(tx: Connection, project_id: ProjectId, id: UUID) -> Shown | None:
+    row = await tx.fetchrow(f"{_VISIBLE} AND instance.id = $2", project_id, id)
+    return _shown(row) if row else None
+
+
+async def counts(tx: Connection) -> dict[str, int]:
+    """By state, for the metrics."""
+    return {row["state"]: row["count"] for row in await tx.fetch(COUNTS)}
 
 
 def insert(bundle: Bundle, instances: Sequence[Instance]) -> None:
@@ -99,8 +129,17 @@ def _changing(one: Instance) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def read(row: Record) -> Instance:
+def _shown(row: Record) -> Shown:
     fields = dict(row)
+    fleet = fields.pop("fleet")
+    return Shown(_made(fields), fleet)
+
+
+def read(row: Record) -> Instance:
+    return _made(dict(row))
+
+
+def _made(fields: dict[str, Any]) -> Instance:
     del fields["deadline_at"]
     held = fields.pop("held")
     jobs = {JobId(UUID(job)): tuple(numbers) for job, numbers in json.loads(held).items()} if held != "{}" else {}

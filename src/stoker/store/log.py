@@ -32,6 +32,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from stoker.core.errors import Conflict, Unavailable, UserError
+from stoker.core.ids import derived
 from stoker.wire.frame import FRAME_BYTES, OVERHEAD, cut_short, frame_end, intact
 
 APPEND_BYTES: Final = 1024 * 1024
@@ -41,6 +42,11 @@ QUOTA_BYTES: Final = 10 * 1024**3
 KNOWN_LOGS: Final = 4096
 
 _sync = getattr(os, "fdatasync", os.fsync)
+
+
+def runner_log(job_id: UUID) -> UUID:
+    """Under which id the log of the job's runner itself is kept."""
+    return derived(job_id, "runner")
 
 
 class LogGap(Conflict):

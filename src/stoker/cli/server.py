@@ -27,8 +27,20 @@ LOG_LINES: Final = 15
 
 def place_options(function: F) -> F:
     for option in (
-        click.option("--port", type=click.IntRange(0, 65535), help=f"{PORT} unless you say; 0 takes a free one."),
-        click.option("--host", default=HOST, metavar="ADDRESS", help=f"To listen on; {HOST} unless you say."),
+        click.option(
+            "--port",
+            type=click.IntRange(0, 65535),
+            metavar="PORT",
+            envvar="STOKER_PORT",
+            help=f"{PORT} unless you say; 0 takes a free one.",
+        ),
+        click.option(
+            "--host",
+            default=HOST,
+            metavar="ADDRESS",
+            envvar="STOKER_HOST",
+            help=f"To listen on; {HOST} unless you say.",
+        ),
     ):
         function = option(function)
     return function
@@ -60,11 +72,14 @@ def up(session: Session, detach: bool, host: str, port: int | None, as_json: boo
         _tell_up(session, home, running.pid, as_json)
         return
     chosen = free_port(host, PORT if port is None else port)
-    if detach:
-        started = time.monotonic()
-        pid = _start(home, host, chosen)
+    if not detach:
+        _serve(session, home, host, chosen)
+        return
+    started = time.monotonic()
+    pid = _start(home, host, chosen)
+    if not as_json:
         screen.note(f"Ready after {moment.span(time.monotonic() - started)}.")
-        _tell_up(session, home, pid, as_json)
+    _tell_up(session, home, pid, as_json)
 
 
 @command(
@@ -78,7 +93,13 @@ def up(session: Session, detach: bool, host: str, port: int | None, as_json: boo
 @place_options
 @pass_session
 def server(session: Session, host: str, port: int | None) -> None:
-    """Run a server in the foreground."""
+    """Run a server in the foreground, until SIGTERM.
+
+    STOKER_DATABASE_URL names a PostgreSQL that several servers share, STOKER_LOGS the directory of logs that they
+    share; STOKER_LOG_FORMAT=json makes its own log one for programs.
+    """
+    home = prepare(session.config.home)
+    _serve(session, home, host, free_port(host, PORT if port is None else port))
 
 
 @command(
@@ -109,6 +130,21 @@ def down(session: Session, force: bool) -> None:
         if not running.ended_within(STOP_S):
             raise UserError(f"Process {running.pid} does not die; the kernel holds it.")
     screen.out("Stopped.")
+
+
+def _serve(session: Session, home: Path, host: str, port: int) -> None:
+    """Here, until somebody stops it."""
+    import asyncio
+
+    from stoker.server.main import Served, serve
+    from stoker.server.settings import Settings
+
+    def ready(served: Served) -> None:
+        if sys.stderr.isatty():
+            screen.note(f"Stoker is up at {served.url}. Ctrl-C stops it; what runs goes on.")
+
+    with life.held(home):
+        asyncio.run(serve(Settings.of(os.environ, home=home, host=host, port=port), ready))
 
 
 def prepare(home: Path) -> Path:

@@ -1,9 +1,7 @@
 """The seam to shims and runners: who fulfils the wishes of jobs and instances, and who watches hosts.
 
-`build` is called once by `main`, before the engine exists, with a context whose `engine` is set a moment later: what it
-returns may use `context.engine` from `start` on, and in performers and loops. It may use `context.database`,
-`context.logs` (and must call `context.log_hub.notify(job_id)` after each append), `context.secret` and
-`context.settings`.
+They are made once by `main`, before the engine exists, from a context whose `engine` is set a moment later: they may
+use `context.engine` from `start` on, and in performers and loops. `server/hands.py` has the real ones.
 """
 
 from collections.abc import Mapping
@@ -12,10 +10,9 @@ from dataclasses import dataclass, field
 from stoker.core.machine import Effect
 from stoker.engine.errand import Performer
 from stoker.engine.loop import Once
-from stoker.server.context import Context
 
 
-@dataclass(slots=True)
+@dataclass
 class Agents:
     """`performers` by effect; `loops` as (name, once, period in seconds), run by the engine with its own."""
 
@@ -27,7 +24,3 @@ class Agents:
 
     async def stop(self) -> None:
         """Before the engine stops: nothing of a host is stopped, only our eyes on it are closed."""
-
-
-def build(context: Context) -> Agents:
-    return Agents()

@@ -4,7 +4,7 @@ A bell is what one waiting request holds. It may hang in several places at once;
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
@@ -58,12 +58,26 @@ class Hub:
             if not bells:
                 del self._bells[id]
 
+    def waits_for(self, id: UUID) -> bool:
+        return id in self._bells
+
     def ids(self) -> list[UUID]:
         return list(self._bells)
 
 
 class LogHub(Hub):
     """By job id. Whoever appends to a log calls `notify(job_id)` afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted: Callable[[UUID], None] = lambda id: None
+        """Called when somebody begins to follow a log."""
+
+    @contextmanager
+    def hung(self, id: UUID, bell: Bell) -> Iterator[None]:
+        with super().hung(id, bell):
+            self.wanted(id)
+            yield
 
     async def wait(self, job_id: UUID, patience_s: float) -> bool:
         """For those who wait for nothing else."""

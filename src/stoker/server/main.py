@@ -18,13 +18,13 @@ from stoker.engine import hint
 from stoker.engine.engine import Engine
 from stoker.engine.engine import Settings as EngineSettings
 from stoker.engine.loop import Counts
-from stoker.server import agents as agents_seam
 from stoker.server import auth, first_start, log_format, run_hub, sweep
 from stoker.server.agents import Agents
 from stoker.server.app import create_app
 from stoker.server.auth import Doorkeeper
 from stoker.server.context import Context
 from stoker.server.first_start import Keyring
+from stoker.server.hands import Hands
 from stoker.server.http import Http, bound, url_of
 from stoker.server.log_hub import LogHub
 from stoker.server.metrics import Metrics
@@ -76,8 +76,8 @@ async def serve(settings: Settings, ready: Callable[[Served], None] = lambda ser
 
 
 @asynccontextmanager
-async def running(settings: Settings, build: Build = agents_seam.build) -> AsyncIterator[Served]:
-    """A whole server inside this event loop. What `build` makes are its hands: see `server/agents.py`."""
+async def running(settings: Settings, build: Build = Hands) -> AsyncIterator[Served]:
+    """A whole server inside this event loop. What `build` makes are its hands."""
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(bound(settings.host, settings.port))
         database, embedded = await _database(settings, stack)

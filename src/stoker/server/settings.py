@@ -28,6 +28,8 @@ class Settings:
     """Where the logs of jobs are kept; replicas share it. None: below the home."""
     name: str = ""
     """Of this replica; by default the host and the home make one."""
+    local: bool = False
+    """Make an instance of the server's own host."""
     log_level: str = "info"
     log_format: str = "console"
 

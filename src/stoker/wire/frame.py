@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from stoker.core.errors import UserError
 
@@ -37,12 +37,26 @@ class Frame:
     data: bytes
 
 
+class Piece(NamedTuple):
+    """Whole frames of a log, as one answer brings them."""
+
+    frames: bytes
+    next_offset: int
+    complete: bool
+    """The log ends at `next_offset` and will not grow any more."""
+
+
 def encode(frame: Frame) -> bytes:
     """The frame as it is sent and kept."""
+    return head(frame) + frame.data
+
+
+def head(frame: Frame) -> bytes:
+    """What stands before the data: whoever writes much sends both without putting them together first."""
     if not 0 < len(frame.data) <= FRAME_BYTES:
         raise UserError(f"A frame has 1 to {FRAME_BYTES} bytes, not {len(frame.data)}.")
     header = _HEADER.pack(frame.stream, frame.time_us, len(frame.data))
-    return header + _CHECKSUM.pack(zlib.crc32(frame.data, zlib.crc32(header))) + frame.data
+    return header + _CHECKSUM.pack(zlib.crc32(frame.data, zlib.crc32(header)))
 
 
 def decode(frames: bytes) -> Iterator[Frame]:
@@ -73,6 +87,17 @@ def intact(view: memoryview) -> int:
     """How many bytes from the beginning are whole frames."""
     at = 0
     while (end := frame_end(view, at)) is not None:
+        at = end
+    return at
+
+
+def whole(view: memoryview) -> int:
+    """Like `intact`, by the headers alone: for frames that this process wrote, whose reader checks them anyway."""
+    at, size = 0, len(view)
+    while at + OVERHEAD <= size:
+        end = at + OVERHEAD + int(_HEADER.unpack_from(view, at)[2])
+        if end > size:
+            break
         at = end
     return at
 

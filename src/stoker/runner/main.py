@@ -1,0 +1,85 @@
+"""The runner as a process: everything is wired here.
+
+`serve` is called in a child of the fork server, or by `cold_start` in a process of its own.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from stoker.runner.api import Api
+from stoker.runner.identity import Identity
+from stoker.runner.job import user_of
+from stoker.runner.life import Life
+from stoker.runner.limits import OWN_LOG_BYTES, OWN_LOG_DELAY_S
+from stoker.runner.place import Place
+from stoker.runner.reaper import Reaper
+from stoker.runner.segment import Segments
+from stoker.runner.spool import OwnLog, Spool
+from stoker.runner.tenant import adopt_orphans, confine, name_process
+from stoker.runner.version import VERSION
+from stoker.wire.runner import Assignment
+
+
+def serve(directory: Path, listener: socket.socket) -> None:
+    """Lives the life of a runner on a socket that listens already, and ends the process with it."""
+    place = Place(directory)
+    # First of all: whoever finds this directory must be able to tell whether we live.
+    Identity.mine().write(place.identity)
+    assignment = Assignment.model_validate_json(place.assignment.read_bytes())
+    name_process("stoker-runner")
+    adopt_orphans()
+    if user_of(assignment) is not None:
+        confine()
+    asyncio.run(_live(place, assignment, listener))
+
+
+def cold_start(directory: Path) -> None:
+    """Without a shim that has made the socket: makes it where `runner.json` says, and serves."""
+    os.umask(0o077)
+    assignment = Assignment.model_validate_json(Place(directory).assignment.read_bytes())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        Path(assignment.socket).unlink(missing_ok=True)
+        listener.bind(assignment.socket)
+        listener.listen(128)
+        serve(directory, listener)
+
+
+async def _live(place: Place, assignment: Assignment, listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(max_workers=4, thread_name_prefix="disk"))
+    own_spool = Spool("the runner's own log", Segments(place.own), say=lambda _: None, delay_s=OWN_LOG_DELAY_S)
+    own = OwnLog(own_spool, OWN_LOG_BYTES)
+    spool = Spool("the log", Segments(place.log), own.say)
+    reaper = Reaper()
+    life = Life(place, assignment, spool, own, reaper)
+
+    def failed(what: str, error: BaseException) -> None:
+        own.say(f"{what} failed:\n{''.join(traceback.format_exception(error))}")
+
+    def unhandled(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        failed(context["message"], context.get("exception") or RuntimeError("no more is known"))
+
+    loop.set_exception_handler(unhandled)
+    reaper.start()
+    loop.add_signal_handler(signal.SIGTERM, life.terminate)
+    runner = web.AppRunner(Api(life, place, assignment).application(failed), access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    own.say(f"runner {VERSION} of task {assignment.id} is process {os.getpid()}")
+    async with asyncio.TaskGroup() as group:
+        # One of these that breaks takes the runner with it; the shim then says so.
+        for work in (spool.drive(), own.spool.drive(), life.watch_silence()):
+            group.create_task(work)
+        await life.live()
+        await runner.cleanup()
+        await own.spool.flush()
+        # All that was promised is on disk. Taking apart loop, threads and modules would cost as much as the job did.
+        os._exit(0)

@@ -14,6 +14,7 @@ import click
 
 from stoker.cli import life, moment, screen
 from stoker.cli.command import F, Session, command, json_option, pass_session
+from stoker.cli.shim import leave
 from stoker.core.errors import Conflict, StokerError, UserError
 
 HOST: Final = "127.0.0.1"
@@ -69,11 +70,13 @@ def up(session: Session, detach: bool, host: str, port: int | None, as_json: boo
     if running is not None:
         if not detach or (port is not None and port != _port_of(session.config.url)):
             raise life.running(home)
+        if not as_json:
+            screen.note("It is already running.")
         _tell_up(session, home, running.pid, as_json)
         return
     chosen = free_port(host, PORT if port is None else port)
     if not detach:
-        _serve(session, home, host, chosen)
+        _serve(home, host, chosen, local=True)
         return
     started = time.monotonic()
     pid = _start(home, host, chosen)
@@ -91,15 +94,16 @@ def up(session: Session, detach: bool, host: str, port: int | None, as_json: boo
     """,
 )
 @place_options
+@click.option("--local/--no-local", default=False, help="Also run jobs on this machine, as `stoker up` does.")
 @pass_session
-def server(session: Session, host: str, port: int | None) -> None:
+def server(session: Session, host: str, port: int | None, local: bool) -> None:
     """Run a server in the foreground, until SIGTERM.
 
     STOKER_DATABASE_URL names a PostgreSQL that several servers share, STOKER_LOGS the directory of logs that they
     share; STOKER_LOG_FORMAT=json makes its own log one for programs.
     """
     home = prepare(session.config.home)
-    _serve(session, home, host, free_port(host, PORT if port is None else port))
+    _serve(home, host, free_port(host, PORT if port is None else port), local=local)
 
 
 @command(
@@ -117,7 +121,9 @@ def down(session: Session, force: bool) -> None:
     home = session.config.home
     running = life.found(home)
     if running is None:
-        screen.note(f"No server of {home} is running.")
+        # It may have been killed, and its shim outlives it.
+        said = leave(home)
+        screen.note(" ".join(filter(None, (f"No server of {home} is running.", said))))
         return
     running.signal(SIGTERM)
     if not running.ended_within(5.0 if force else STOP_S):
@@ -129,10 +135,13 @@ def down(session: Session, force: bool) -> None:
         running.signal(SIGKILL)
         if not running.ended_within(STOP_S):
             raise UserError(f"Process {running.pid} does not die; the kernel holds it.")
+    said = leave(home)
     screen.out("Stopped.")
+    if said:
+        screen.note(said)
 
 
-def _serve(session: Session, home: Path, host: str, port: int) -> None:
+def _serve(home: Path, host: str, port: int, *, local: bool) -> None:
     """Here, until somebody stops it."""
     import asyncio
 
@@ -144,7 +153,7 @@ def _serve(session: Session, home: Path, host: str, port: int) -> None:
             screen.note(f"Stoker is up at {served.url}. Ctrl-C stops it; what runs goes on.")
 
     with life.held(home):
-        asyncio.run(serve(Settings.of(os.environ, home=home, host=host, port=port), ready))
+        asyncio.run(serve(Settings.of(os.environ, home=home, host=host, port=port, local=local), ready))
 
 
 def prepare(home: Path) -> Path:

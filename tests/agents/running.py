@@ -17,8 +17,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import aiohttp
+import pytest
 
 from stoker.core.errors import Unavailable
+from stoker.runner import proc
 from stoker.runner.fork_client import server_version, start_runner
 from stoker.wire.frame import Frame, Stream, decode
 from stoker.wire.runner import Header, Health, Result, RunnerState
@@ -169,15 +171,31 @@ class Running:
         return b"".join(frame.data for frame in decode(told.body)).decode()
 
     def alive(self) -> bool:
-        with suppress(FileNotFoundError):
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-        return False
+        return proc.alive(self.pid)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
 
 
+@contextmanager
+def small_disk(directory: Path, size: str) -> Iterator[None]:
+    """A file system of its own, mounted at `directory`; only root can do that."""
+    directory.mkdir(mode=0o711)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=711", "none", str(directory)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.decode()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
 def bind(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen(16)
@@ -204,6 +222,7 @@ def prepare(directory: Path, **more: Any) -> dict[str, Any]:
         "stop_after_s": None,
     } | more
     (directory / "runner.json").write_text(json.dumps(assignment))
+    (directory / "runner.json").chmod(0o600)
     return assignment
 
 
@@ -211,7 +230,6 @@ def prepare(directory: Path, **more: Any) -> dict[str, Any]:
 async def runner(fork_socket: Path, directory: Path, **more: Any) -> AsyncIterator[Running]:
     """A runner on a directory that may be new; killed at the end of the block with all that is left of its job."""
     assignment = prepare(directory, **more)
-    Path(assignment["socket"]).unlink(missing_ok=True)
     with bind(Path(assignment["socket"])) as listener:
         pid = start_runner(fork_socket, directory, listener)
     connector = aiohttp.UnixConnector(path=assignment["socket"])

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import WSCloseCode, web
@@ -113,11 +113,13 @@ class Api:
 
     async def _receive(self, request: web.Request) -> None:
         size = request.content_length or 0
+        if size > CODE_BYTES:
+            raise web.HTTPRequestEntityTooLarge(CODE_BYTES, size)
         with await asyncio.to_thread(open, self._place.code, "wb") as file:
+            # It may also come without having said how long it is.
             async for chunk in request.content.iter_chunked(_CHUNK_BYTES):
-                size = max(size, file.tell() + len(chunk))
-                if size > CODE_BYTES:
-                    raise web.HTTPRequestEntityTooLarge(CODE_BYTES, size)
+                if file.tell() + len(chunk) > CODE_BYTES:
+                    raise web.HTTPRequestEntityTooLarge(CODE_BYTES, CODE_BYTES + 1)
                 await asyncio.to_thread(file.write, chunk)
 
     async def run(self, request: web.Request) -> web.Response:
@@ -170,14 +172,18 @@ class Api:
             try:
                 await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (gone, sending):
-                    task.cancel()
-                    with suppress(asyncio.CancelledError, ConnectionError, TimeoutError):
-                        await task
-                await socket.close()
+                # Both end before the last word is said: a socket that is read by two is closed under our hands.
+                gone.cancel()
+                sending.cancel()
+                _, told = await asyncio.gather(gone, sending, return_exceptions=True)
+                code, word = told if isinstance(told, tuple) else (WSCloseCode.GOING_AWAY, "")
+                await socket.close(code=code, message=word.encode())
         return socket
 
-    async def _send(self, socket: web.WebSocketResponse, offset: int, reached: Any) -> None:
+    async def _send(
+        self, socket: web.WebSocketResponse, offset: int, reached: Callable[[int], None]
+    ) -> tuple[WSCloseCode, str]:
+        """Everything from `offset` on, until there is no more; says with which words to close."""
         spool = self._life.spool
         while True:
             await spool.grown(offset, LONGEST_WAIT_S)
@@ -185,16 +191,14 @@ class Api:
             try:
                 data = await spool.read(offset, PULL_BYTES)
             except StokerError as error:
-                await socket.close(code=WSCloseCode.INTERNAL_ERROR, message=error.code.encode())
-                return
+                return WSCloseCode.INTERNAL_ERROR, error.code
             for frame in decode(data):
                 async with asyncio.timeout(SEND_S):
                     await socket.send_bytes(encode(frame))
             offset += len(data)
             reached(offset)
             if complete and offset == spool.end:
-                await socket.close(message=b"complete")
-                return
+                return WSCloseCode.OK, "complete"
 
 
 async def _until_closed(socket: web.WebSocketResponse) -> None:

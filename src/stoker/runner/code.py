@@ -1,5 +1,7 @@
 """The archive with a job's code: unpacked into its directory with the rights of its user, within limits."""
 
+import bz2  # noqa: F401 - tarfile imports these when it needs them, which is when we have the job's rights
+import gzip  # noqa: F401
 import lzma
 import shutil
 import tarfile
@@ -23,7 +25,9 @@ def unpack(archive: Path, work: Path, user: User | None) -> None:
                 tar.extractall(work, filter=_Limits())
         except _BAD as error:
             _empty(work)
-            raise UserError(f"The archive cannot be unpacked: {error}.", code="bad_archive") from error
+            # The first line: behind it tarfile tells what each of its ways to read has to say.
+            reason = str(error).partition("\n")[0].rstrip(":.")
+            raise UserError(f"The archive cannot be unpacked: {reason}.", code="bad_archive") from error
         except BaseException:
             _empty(work)
             raise

@@ -46,10 +46,14 @@ def arguments(shell: str, commands: Sequence[str]) -> list[str]:
 
 def environment(order: JobOrder, assignment: Assignment, work: Path, host: Mapping[str, str]) -> dict[str, str]:
     """The job's own variables win over defaults, and ours win over the job's."""
+    # Programs that ask for the name of a user who has none in the host's list would fail.
+    user = host.get("USER", "stoker") if assignment.uid is None else f"stoker-{assignment.uid}"
     defaults = {name: host[name] for name in _OF_THE_HOST if name in host}
     defaults |= {
         "PATH": SEARCH_PATH,
         "HOME": str(work),
+        "USER": user,
+        "LOGNAME": user,
         "SHELL": order.shell,
         "PYTHONUNBUFFERED": "1",
         **({"TERM": "xterm-256color"} if order.tty else {}),

@@ -43,6 +43,9 @@ def guard(token: str, heard: Callable[[], None], failed: Failed) -> Middleware:
             if not hmac.compare_digest(given, wanted):
                 return refusal(401, "unauthorized", "The token of this task is missing or wrong.")
             heard()
+            if request.transport is not None:
+                # An answer is finished when the kernel has all of it, so that an agent that leaves takes none with it.
+                request.transport.set_write_buffer_limits(high=0)
             try:
                 return await handler(request)
             finally:

@@ -32,7 +32,7 @@ from stoker.runner.tenant import name_process, peer_is_ours
 from stoker.runner.version import VERSION
 
 _REQUEST_BYTES: Final = 64 * 1024
-_REQUEST_S: Final = 2.0
+_REQUEST_S: Final = 1.0
 """A caller who says nothing holds up the others no longer than this."""
 _LOOK_S: Final = 30.0
 _CRASHED: Final = 70
@@ -136,7 +136,8 @@ def _become_runner(directory: Path, descriptor: int) -> NoReturn:
         _keep_only(descriptor)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # Not ignored, which every program of the job would inherit.
+        signal.signal(signal.SIGHUP, lambda *_: None)
         _redirect(Place(directory))
         serve(directory, socket.socket(fileno=descriptor))
     except BaseException:

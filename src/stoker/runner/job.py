@@ -50,10 +50,10 @@ STOPPED: Final = Ending(_SHELL_SAYS_SIGNAL + signal.SIGTERM, signal=signal.SIGTE
 def read_status(status: int) -> Ending:
     """A shell says 128 + n of a program that died by signal n, and is taken at its word."""
     code = os.waitstatus_to_exitcode(status)
-    number = -code if code < 0 else code - _SHELL_SAYS_SIGNAL
-    if 0 < number <= signal.SIGSYS:
-        return Ending(_SHELL_SAYS_SIGNAL + number, signal=number)
-    return Ending(code)
+    if code < 0:
+        return Ending(_SHELL_SAYS_SIGNAL - code, signal=-code)
+    number = code - _SHELL_SAYS_SIGNAL
+    return Ending(code, signal=number if 0 < number <= signal.SIGSYS else None)
 
 
 class Job:

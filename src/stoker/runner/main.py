@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -26,6 +27,10 @@ from stoker.runner.spool import OwnLog, Spool
 from stoker.runner.tenant import adopt_orphans, confine, name_process
 from stoker.runner.version import VERSION
 from stoker.wire.runner import Assignment
+
+# It logs what strangers send it, to a file that nobody bounds.
+logging.getLogger("aiohttp").addHandler(logging.NullHandler())
+logging.getLogger("aiohttp").propagate = False
 
 
 def serve(directory: Path, listener: socket.socket) -> None:
@@ -70,7 +75,8 @@ async def _live(place: Place, assignment: Assignment, listener: socket.socket) -
     loop.set_exception_handler(unhandled)
     reaper.start()
     loop.add_signal_handler(signal.SIGTERM, life.terminate)
-    runner = web.AppRunner(Api(life, place, assignment).application(failed), access_log=None, shutdown_timeout=2.0)
+    app = Api(life, place, assignment).application(failed)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, lingering_time=1.0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
     own.say(f"runner {VERSION} of task {assignment.id} is process {os.getpid()}")
@@ -79,6 +85,8 @@ async def _live(place: Place, assignment: Assignment, listener: socket.socket) -
         for work in (spool.drive(), own.spool.drive(), life.watch_silence()):
             group.create_task(work)
         await life.live()
+        # Whoever still waits for news hears that there will be none.
+        spool.finish()
         await runner.cleanup()
         await own.spool.flush()
         # All that was promised is on disk. Taking apart loop, threads and modules would cost as much as the job did.

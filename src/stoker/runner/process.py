@@ -22,6 +22,7 @@ _GATE: Final = (
     'read -r terminal || exit 125; [ -z "$terminal" ] || exec "$@" <>"$terminal" >&0 2>&1; exec "$@" </dev/null'
 )
 _UMASK: Final = 0o022
+_MEMORY_KILLER_BIAS: Final = "300"
 
 
 def start(
@@ -53,6 +54,7 @@ def start(
     assert process.stdin is not None
     try:
         cgroup.join(cgroups, process.pid)
+        _offer_to_memory_killer(process.pid)
         with suppress(BrokenPipeError):
             process.stdin.write(channel.terminal.encode() + b"\n")
             process.stdin.flush()
@@ -63,6 +65,12 @@ def start(
         with suppress(BrokenPipeError):
             process.stdin.close()
     return process.pid
+
+
+def _offer_to_memory_killer(pid: int) -> None:
+    """When the host runs out of memory, jobs go before the agents that could tell of it. Inherited."""
+    with suppress(OSError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text(_MEMORY_KILLER_BIAS)
 
 
 def signal_group(group: int, number: int) -> bool:

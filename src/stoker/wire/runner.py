@@ -25,7 +25,7 @@ from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from stoker.wire.model import Answer, Model
 
@@ -166,3 +166,10 @@ class Assignment(Answer):
     gpu_ids: tuple[str, ...] = ()
     gpu_indices: tuple[int, ...] = ()
     stop_after_s: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _whole_user(self) -> "Assignment":
+        if (self.uid is None) != (self.gid is None):
+            # With half of him the job would run with our own rights.
+            raise ValueError("uid and gid come together")
+        return self

@@ -24,6 +24,8 @@ READY_S: Final = 180.0
 STOP_S: Final = 60.0
 LOOK_S: Final = 0.05
 LOG_LINES: Final = 15
+LOG_BYTES: Final = 16 * 1024 * 1024
+"""A larger one is put aside when the next server starts; one old one is kept."""
 
 
 def place_options(function: F) -> F:
@@ -210,6 +212,8 @@ def _url(host: str, port: int) -> str:
 def _start(home: Path, host: str, port: int) -> int:
     """In a session of its own, so that it outlives this terminal; returns when it is ready."""
     log = home / "server.log"
+    if log.exists() and log.stat().st_size > LOG_BYTES:
+        log.replace(log.with_suffix(".log.old"))
     with open(log, "ab") as output:
         began_at = output.tell()
         argv = [sys.executable, "-P", "-m", "stoker.cli.main", "--home", str(home), "up"]

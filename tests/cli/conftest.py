@@ -1,9 +1,10 @@
 """`stoker` as people call it: a process of its own, with a home of its own."""
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,15 @@ def fake() -> Iterator[Fake]:
         yield serving
 
 
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
+def bare_environ() -> dict[str, str]:
     """Nothing of the person who runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "NO_COLOR"))}
-    return {**kept, "PYTHONPATH": str(ROOT / "src"), "STOKER_HOME": str(tmp_path / "stoker"), "TERM": "xterm"}
+    return {**kept, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"}
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {**bare_environ(), "STOKER_HOME": str(tmp_path / "stoker")}
 
 
 @pytest.fixture
@@ -48,3 +53,50 @@ def stoker(connected: dict[str, str]) -> Stoker:
         return call({**connected, **env}, *args, stdin=stdin)
 
     return run
+
+
+class Real:
+    """A server of its own, started as people start it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.env = {**bare_environ(), "STOKER_HOME": str(home)}
+
+    def __call__(
+        self, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        return call({**self.env, **(env or {})}, *args, stdin=stdin, timeout_s=120)
+
+    def up(self) -> None:
+        told = self("up", "-d", "--port", "0")
+        assert told.returncode == 0, told.stderr.decode()
+
+    @property
+    def pid(self) -> int:
+        return int((self.home / "server.pid").read_text().split()[0])
+
+    def clear(self) -> None:
+        """Nothing of it outlives the test, however that ended."""
+        if self("ps").returncode == 0:
+            self("stop", "--all", "--abort", "-y")
+            names = [run["name"] for run in json.loads(self("ps", "--json").stdout or b"[]")]
+            if names:
+                self("wait", "--timeout", "20s", *names)
+        self("down", "--force")
+
+
+@pytest.fixture(scope="session")
+def real(shared_directory: Path) -> Iterator[Real]:
+    """One for all tests that leave it running."""
+    server = Real(shared_directory / "cli")
+    server.up()
+    yield server
+    server.clear()
+
+
+@pytest.fixture
+def own(shared_directory: Path, request: pytest.FixtureRequest) -> Iterator[Real]:
+    """One for a test that starts and kills it as it likes."""
+    server = Real(shared_directory / f"own-{abs(hash(request.node.name)) % 10**6}")
+    yield server
+    server.clear()

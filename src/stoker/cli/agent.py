@@ -13,9 +13,15 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False)
 @click.option("--home", "directory", required=True, type=DIRECTORY, help="Where it keeps its tasks.")
 def shim(directory: Path) -> None:
     """Run the agent of a host."""
+    from stoker.shim.main import serve
+
+    serve(directory)
 
 
 @command("runner", short_help="Run the agent of one job.", hidden=True, example="stoker runner DIR")
 @click.argument("directory", type=DIRECTORY)
 def runner(directory: Path) -> None:
     """Run the agent of one job."""
+    from stoker.runner.main import cold_start
+
+    cold_start(directory)

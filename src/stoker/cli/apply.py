@@ -4,12 +4,12 @@ import os
 import shlex
 import sys
 import uuid
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from stoker.cli import screen
-from stoker.cli.attach import Attached, conclude
+from stoker.cli.attach import Attached, Interrupts, conclude
 from stoker.cli.command import F, Session, command, json_option, pass_session
 from stoker.cli.printer import Printer
 from stoker.cli.run import confirm
@@ -176,19 +176,27 @@ def submit(
     session: Session, configuration: Json, expected: Json | None, *, detach: bool, timestamps: bool, as_json: bool
 ) -> None:
     """One key for all the tries, so that however often it is sent there is one run."""
-    submitted = runs.submit(session.client, configuration, expected=expected, key=str(uuid.uuid4()))
-    name = submitted["name"]
-    if detach:
-        if as_json:
-            screen.show_json(submitted)
-        else:
-            screen.out(name)
-            screen.note(f"`stoker logs -f {name}` shows its log.")
-        return
-    if not as_json:
-        screen.note(f"{name} is submitted. Ctrl-C leaves or stops it.")
-    attached = Attached(session.client, submitted, None if as_json else Printer(timestamps=timestamps))
-    code = attached.attend()
+    key = str(uuid.uuid4())
+    if not detach:
+        _attend(session, configuration, expected, key, timestamps, as_json)
+    submitted = runs.submit(session.client, configuration, expected=expected, key=key)
+    if as_json:
+        screen.show_json(submitted)
+    else:
+        screen.out(submitted["name"])
+        screen.note(f"`stoker logs -f {submitted['name']}` shows its log.")
+
+
+def _attend(
+    session: Session, configuration: Json, expected: Json | None, key: str, timestamps: bool, as_json: bool
+) -> NoReturn:
+    with Interrupts() as interrupts:
+        submitted = runs.submit(session.client, configuration, expected=expected, key=key)
+        if not as_json:
+            screen.note(f"{submitted['name']} is submitted. Ctrl-C leaves or stops it.")
+        printer = None if as_json else Printer(timestamps=timestamps)
+        attached = Attached(session.client, submitted, printer, interrupts)
+        code = attached.attend()
     if as_json:
         screen.show_json(attached.run)
     else:

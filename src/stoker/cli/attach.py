@@ -6,11 +6,12 @@ nothing is shown twice and nothing is missing. The run itself never notices: onl
 """
 
 import os
+import select
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Final
 
@@ -31,10 +32,10 @@ NEXT_SUBMISSION_S: Final = 1.0
 
 
 class Interrupts:
-    """While it is entered, Ctrl-C raises KeyboardInterrupt, but never inside `whole`."""
+    """While it is entered, Ctrl-C raises KeyboardInterrupt in places that are `open` for it, and waits elsewhere."""
 
     def __init__(self) -> None:
-        self._busy = self._pending = False
+        self._open = self._pending = False
         self._before: object = None
 
     def __enter__(self) -> "Interrupts":
@@ -49,21 +50,31 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._before)
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        # The second time it is meant: whatever we write to does not take it.
-        if self._busy and not self._pending:
+        # The second time it is meant: what we are in the middle of does not come to an end.
+        if not self._open and not self._pending:
             self._pending = True
             return
         self._pending = False
         raise KeyboardInterrupt
 
+    def open(self) -> AbstractContextManager[None]:
+        return self._as(True)
+
+    def closed(self) -> AbstractContextManager[None]:
+        return self._as(False)
+
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        self._busy = True
+    def _as(self, is_open: bool) -> Iterator[None]:
+        before, self._open = self._open, is_open
         try:
+            self._catch_up()
             yield
         finally:
-            self._busy = False
-        if self._pending:
+            self._open = before
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        if self._open and self._pending:
             self._pending = False
             raise KeyboardInterrupt
 
@@ -111,7 +122,7 @@ class Status:
                 return
             self._shown = text
             if sys.stderr.isatty():
-                columns = os.get_terminal_size(sys.stderr.fileno()).columns
+                columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
                 click.echo(f"\r\x1b[K{text[: columns - 1]}", nl=False, err=True, color=True)
             else:
                 screen.note(text)
@@ -142,8 +153,8 @@ def away_note() -> Iterator[Away]:
 class Attached:
     """`attend` returns the exit code that the run's end means, or that of leaving before."""
 
-    def __init__(self, client: Client, submitted: Json, printer: Printer | None) -> None:
-        self._client, self._run, self._printer = client, submitted, printer
+    def __init__(self, client: Client, submitted: Json, printer: Printer | None, interrupts: Interrupts) -> None:
+        self._client, self._run, self._printer, self._interrupts = client, submitted, printer, interrupts
         self._id, self._name = submitted["id"], submitted["name"]
         self._offset, self._complete = 0, printer is None
         self._submission = _latest(submitted)
@@ -151,28 +162,28 @@ class Attached:
         self._stopping = False
 
     def attend(self) -> int:
-        with Interrupts() as interrupts:
-            while True:
-                try:
-                    self._watch(interrupts)
-                    return exits.of_run(self._run)
-                except KeyboardInterrupt:
-                    if not self._goes_on():
-                        return exits.RUN_UNFINISHED
-                except NotFound as error:
-                    screen.complain(error.sentence, "Somebody has deleted it.")
-                    return exits.RUN_NOT_FOUND
+        while True:
+            try:
+                with self._interrupts.open():
+                    self._watch()
+                return exits.of_run(self._run)
+            except KeyboardInterrupt:
+                if not self._goes_on():
+                    return exits.RUN_UNFINISHED
+            except NotFound as error:
+                screen.complain(error.sentence, "Somebody has deleted it.")
+                return exits.RUN_NOT_FOUND
 
     @property
     def run(self) -> Json:
         return self._run
 
-    def _watch(self, interrupts: Interrupts) -> None:
+    def _watch(self) -> None:
         """Follows the log of each submission, then waits for the end."""
         with Status(self._client, self._id) as status:
             while not run.finished(self._run) or not self._complete:
                 if not self._complete:
-                    self._follow(interrupts, status)
+                    self._follow(status)
                 self._await(None if self._printer is None else NEXT_SUBMISSION_S)
 
     def _await(self, patience_s: float | None) -> None:
@@ -183,12 +194,12 @@ class Attached:
         if self._printer is not None and _latest(self._run) > self._submission:
             self._submission, self._offset, self._complete = _latest(self._run), 0, False
 
-    def _follow(self, interrupts: Interrupts, status: Status) -> None:
+    def _follow(self, status: Status) -> None:
         assert self._printer is not None
         which = log.Which(submission=self._submission)
         for piece in log.follow(self._client, self._id, which, self._offset, self._away):
             self._away.back()
-            with interrupts.whole():
+            with self._interrupts.closed():
                 if piece.frames:
                     status.end()
                     self._printer.write(decode(piece.frames))
@@ -200,16 +211,9 @@ class Attached:
             self._tell_detached()
             return False
         second = "[a]bort" if self._stopping else "[s]top"
-        try:
-            screen.note("")
-            answer = click.prompt(
-                f"{self._name}: [d]etach (it runs on), {second}, [c]ontinue", default="d", show_default=True, err=True
-            )
-        except (click.exceptions.Abort, KeyboardInterrupt):
-            screen.note("")
-            answer = "d"
-        match answer.strip().lower()[:1]:
+        match self._answer(f"\n{self._name}: [d]etach (it runs on), {second}, [c]ontinue [d]: "):
             case "c":
+                screen.note("Going on.")
                 return True
             case "s" | "a" as how:
                 self._stop(abort=how == "a")
@@ -217,6 +221,19 @@ class Attached:
             case _:
                 self._tell_detached()
                 return False
+
+    def _answer(self, question: str) -> str:
+        """The first letter of what is typed; empty also for Ctrl-C, Ctrl-D and Enter."""
+        click.echo(question, nl=False, err=True)
+        try:
+            with self._interrupts.open():
+                # A signal just before a read would be noticed when that returns; so we read when there is something.
+                while not select.select([sys.stdin], [], [], LOOK_S / 5)[0]:
+                    pass
+                return sys.stdin.readline().strip().lower()[:1]
+        except KeyboardInterrupt:
+            screen.note("")
+            return ""
 
     def _stop(self, *, abort: bool) -> None:
         try:

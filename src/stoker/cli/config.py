@@ -65,7 +65,7 @@ def set_(session: Session, key: str, value: str) -> None:
 
         Client(value, "", "")
     change(session.config.path, **{key: value.strip()})
-    _warn_of_other_origin(session.config, key)
+    warn_of_variable(session.config, key)
 
 
 @config.command("unset", example="stoker config unset token")
@@ -83,7 +83,7 @@ def _known(key: str, *also: str) -> str:
     return key
 
 
-def _warn_of_other_origin(found: Config, key: str) -> None:
+def warn_of_variable(found: Config, key: str) -> None:
     origin = found.origins.get(key, "")
     if origin.startswith("STOKER_"):
         screen.note(f"{origin} is set, and comes before the file.")

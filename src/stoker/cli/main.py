@@ -116,7 +116,9 @@ def run(args: list[str] | None = None) -> int:
 
 
 def _unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The last resort: a sentence instead of a traceback. Python itself then exits with 1."""
+    """The last resort: a sentence instead of a traceback. Python itself then exits with 1, or as interrupted."""
+    if issubclass(kind, KeyboardInterrupt):
+        return
     if os.environ.get("STOKER_DEBUG"):
         sys.__excepthook__(kind, error, trace)
         return

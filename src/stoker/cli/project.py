@@ -60,11 +60,13 @@ def create(session: Session, name: str, as_json: bool) -> None:
 @pass_session
 def use(session: Session, name: str) -> None:
     """Work in this project from now on."""
+    from stoker.cli.config import warn_of_variable
     from stoker.client.config import change
 
     session.client.get(f"/api/projects/{quote(name, safe='')}")
     change(session.config.path, project=name)
     screen.out(f"You work in {name} now.")
+    warn_of_variable(session.config, "project")
 
 
 @project.command("delete", example="stoker project delete vision")

@@ -9,6 +9,7 @@ import click
 from stoker.cli import moment, screen
 from stoker.cli.command import Session, command, json_option, pass_session
 from stoker.client.client import Json
+from stoker.core.errors import Unavailable
 
 HEADERS: Final = ("NAME", "STATUS", "SUBMITTED", "TOOK", "EXIT", "USER", "MESSAGE")
 LATEST: Final = 50
@@ -83,7 +84,12 @@ def _watch(session: Session, filters: dict[str, object], most: int, as_json: boo
     before: object = None
     live = sys.stdout.isatty() and not as_json
     while True:
-        runs = _runs(session, filters, most)
+        try:
+            runs = _runs(session, filters, most)
+        except Unavailable as error:
+            screen.note(error.sentence)
+            time.sleep(WATCH_S)
+            continue
         if live:
             screen.out(HOME_AND_CLEAR + (_table(runs, session.now()) if runs else "No run is unfinished."))
         elif runs != before:

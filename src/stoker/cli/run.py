@@ -251,8 +251,8 @@ def sentence(run: Json, now: float) -> str:
     """How it is, in a line."""
     took = f" after {lasted(run, now)}" if lasted(run, now) else ""
     code = f" with exit code {run['exit_code']}" if run["exit_code"] else ""
-    message = f": {run['status_message']}" if run["status_message"] and run["status"] != "DONE" else ""
-    name, status = run["name"], run["status"]
+    name, status, said = run["name"], run["status"], run["status_message"]
+    message = f": {said}" if said and status != "DONE" and said != f"exited with {run['exit_code']}" else ""
     match status:
         case "DONE":
             return f"{name} {screen.paint('done', 'green')}{took}"

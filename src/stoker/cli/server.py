@@ -14,6 +14,7 @@ import click
 
 from stoker.cli import life, moment, screen
 from stoker.cli.command import F, Session, command, json_option, pass_session
+from stoker.cli.shim import leave
 from stoker.core.errors import Conflict, StokerError, UserError
 
 HOST: Final = "127.0.0.1"
@@ -23,12 +24,26 @@ READY_S: Final = 180.0
 STOP_S: Final = 60.0
 LOOK_S: Final = 0.05
 LOG_LINES: Final = 15
+LOG_BYTES: Final = 16 * 1024 * 1024
+"""A larger one is put aside when the next server starts; one old one is kept."""
 
 
 def place_options(function: F) -> F:
     for option in (
-        click.option("--port", type=click.IntRange(0, 65535), help=f"{PORT} unless you say; 0 takes a free one."),
-        click.option("--host", default=HOST, metavar="ADDRESS", help=f"To listen on; {HOST} unless you say."),
+        click.option(
+            "--port",
+            type=click.IntRange(0, 65535),
+            metavar="PORT",
+            envvar="STOKER_PORT",
+            help=f"{PORT} unless you say; 0 takes a free one.",
+        ),
+        click.option(
+            "--host",
+            default=HOST,
+            metavar="ADDRESS",
+            envvar="STOKER_HOST",
+            help=f"To listen on; {HOST} unless you say.",
+        ),
     ):
         function = option(function)
     return function
@@ -57,14 +72,19 @@ def up(session: Session, detach: bool, host: str, port: int | None, as_json: boo
     if running is not None:
         if not detach or (port is not None and port != _port_of(session.config.url)):
             raise life.running(home)
+        if not as_json:
+            screen.note("It is already running.")
         _tell_up(session, home, running.pid, as_json)
         return
     chosen = free_port(host, PORT if port is None else port)
-    if detach:
-        started = time.monotonic()
-        pid = _start(home, host, chosen)
+    if not detach:
+        _serve(home, host, chosen, local=True)
+        return
+    started = time.monotonic()
+    pid = _start(home, host, chosen)
+    if not as_json:
         screen.note(f"Ready after {moment.span(time.monotonic() - started)}.")
-        _tell_up(session, home, pid, as_json)
+    _tell_up(session, home, pid, as_json)
 
 
 @command(
@@ -76,9 +96,16 @@ def up(session: Session, detach: bool, host: str, port: int | None, as_json: boo
     """,
 )
 @place_options
+@click.option("--local/--no-local", default=False, help="Also run jobs on this machine, as `stoker up` does.")
 @pass_session
-def server(session: Session, host: str, port: int | None) -> None:
-    """Run a server in the foreground."""
+def server(session: Session, host: str, port: int | None, local: bool) -> None:
+    """Run a server in the foreground, until SIGTERM.
+
+    STOKER_DATABASE_URL names a PostgreSQL that several servers share, STOKER_LOGS the directory of logs that they
+    share; STOKER_LOG_FORMAT=json makes its own log one for programs.
+    """
+    home = prepare(session.config.home)
+    _serve(home, host, free_port(host, PORT if port is None else port), local=local)
 
 
 @command(
@@ -96,7 +123,9 @@ def down(session: Session, force: bool) -> None:
     home = session.config.home
     running = life.found(home)
     if running is None:
-        screen.note(f"No server of {home} is running.")
+        # It may have been killed, and its shim outlives it.
+        said = leave(home)
+        screen.note(" ".join(filter(None, (f"No server of {home} is running.", said))))
         return
     running.signal(SIGTERM)
     if not running.ended_within(5.0 if force else STOP_S):
@@ -108,7 +137,25 @@ def down(session: Session, force: bool) -> None:
         running.signal(SIGKILL)
         if not running.ended_within(STOP_S):
             raise UserError(f"Process {running.pid} does not die; the kernel holds it.")
+    said = leave(home)
     screen.out("Stopped.")
+    if said:
+        screen.note(said)
+
+
+def _serve(home: Path, host: str, port: int, *, local: bool) -> None:
+    """Here, until somebody stops it."""
+    import asyncio
+
+    from stoker.server.main import Served, serve
+    from stoker.server.settings import Settings
+
+    def ready(served: Served) -> None:
+        if sys.stderr.isatty():
+            screen.note(f"Stoker is up at {served.url}. Ctrl-C stops it; what runs goes on.")
+
+    with life.held(home):
+        asyncio.run(serve(Settings.of(os.environ, home=home, host=host, port=port, local=local), ready))
 
 
 def prepare(home: Path) -> Path:
@@ -165,6 +212,8 @@ def _url(host: str, port: int) -> str:
 def _start(home: Path, host: str, port: int) -> int:
     """In a session of its own, so that it outlives this terminal; returns when it is ready."""
     log = home / "server.log"
+    if log.exists() and log.stat().st_size > LOG_BYTES:
+        log.replace(log.with_suffix(".log.old"))
     with open(log, "ab") as output:
         began_at = output.tell()
         argv = [sys.executable, "-P", "-m", "stoker.cli.main", "--home", str(home), "up"]

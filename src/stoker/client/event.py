@@ -18,9 +18,9 @@ def story(client: Client, run: str) -> Iterator[Json]:
 
 def follow(client: Client, run: str) -> Iterator[Json]:
     """The whole story and then what happens, until the server says that it is over; each event once."""
-    last = ""
+    last = "0"
     while True:
-        query = {"cursor": last or None}
+        query = {"after": last}
         try:
             for said in events(client.stream(client.at("runs", run, "events", "follow"), query, silence_s=SILENCE_S)):
                 if said.event == "end":

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
@@ -56,6 +57,9 @@ class InThread(Protocol):
     def __call__(self, work: Callable[..., Any], *arguments: Any) -> Awaitable[Any]: ...
 
 
+Noted = Callable[[Callable[[], int]], Awaitable[int]]
+
+
 @dataclass(frozen=True)
 class Host:
     """What all processes of a shim share."""
@@ -76,7 +80,7 @@ class Process:
     def __init__(self, record: Record, host: Host, news: Callable[[], None]) -> None:
         self._id, self._order, self._socket = record.id, record.order, record.socket
         self._uid, self._gid, self._cgroups = record.uid, record.gid, record.cgroups
-        self._record, self._host, self._news = record, host, news
+        self._host, self._news = host, news
         self._place = Place(host.home.directory(record.id))
         self._runner: Runner | None = None
         self._killed = False
@@ -136,10 +140,12 @@ class Process:
 
     # Hooks.
 
-    async def perform(self, hook: Hook, gpu_ids: Sequence[str]) -> HookDone:
+    async def perform(self, hook: Hook, gpu_ids: Sequence[str], noted: Noted) -> HookDone:
+        """`noted` does work in a thread as soon as this hook is noted on disk."""
         match hook:
             case Hook.DIRECTORIES:
-                await self._host.in_thread(self._make_directories)
+                # Those on disk were made when the task was accepted.
+                self._host.cgroups.make(self._cgroups, self._order.cpu, self._order.memory_mb)
                 return DirectoriesMade()
             case Hook.VOLUMES:
                 return VolumesMounted()
@@ -150,7 +156,7 @@ class Process:
             case Hook.NETWORK:
                 return NetworkReady()
             case Hook.CONTAINER:
-                await self._start(gpu_ids)
+                await self._start(gpu_ids, noted)
                 return Started(str(self._runner.pid) if self._runner else "")
 
     async def undo(self, hook: Hook, grace_s: float, fence: int) -> None:
@@ -164,15 +170,11 @@ class Process:
             case Hook.VOLUMES | Hook.IMAGE | Hook.NETWORK:
                 pass
 
-    def _make_directories(self) -> None:
-        self._host.shelf.make_directories(self._record)
-        self._host.cgroups.make(self._cgroups, self._order.cpu, self._order.memory_mb)
-
     def _clear_directories(self) -> None:
         self._host.shelf.clear_work(self._id)
         cgroup.remove(self._cgroups)
 
-    async def _start(self, gpu_ids: Sequence[str]) -> None:
+    async def _start(self, gpu_ids: Sequence[str], noted: Noted) -> None:
         """Forks a runner, unless there is or was one: the commands of a task never run twice."""
         for last in (False, True):
             if self.attach():
@@ -181,7 +183,7 @@ class Process:
             if self.attach():
                 return
             try:
-                pid = await self._host.in_thread(self._fork, gpu_ids)
+                pid = await noted(partial(self._fork, gpu_ids))
             except Unavailable as error:
                 if error.code != "fork_server":
                     raise

@@ -70,6 +70,8 @@ def read(directory: Path, offset: int, limit: int) -> bytes:
 
 def _frames(path: Path, start: int, limit: int) -> bytes:
     with open(path, "rb") as file:
+        if start >= file.seek(0, os.SEEK_END):
+            return b""
         file.seek(start)
         data = file.read(max(limit, OVERHEAD))
         if data and not intact(memoryview(data)):

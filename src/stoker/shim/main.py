@@ -17,6 +17,7 @@ from uuid import UUID
 import structlog
 from aiohttp import web
 
+from stoker.core.errors import StokerError
 from stoker.runner.fork_client import start_runner
 from stoker.runner.reaper import kill_leftovers
 from stoker.shim import cgroup, diary, host
@@ -84,6 +85,8 @@ async def _serve(home: Home, gpus: Sequence[HostGpu]) -> None:
         if shim.left.is_set():
             await in_thread(fork_server.end)
             cgroups.close()
+            for name in ("shim.sock", "notify.sock"):
+                home.socket(name).unlink(missing_ok=True)
         log.info("shim ends", left=shim.left.is_set())
 
 
@@ -142,8 +145,10 @@ def _hear(home: Home, shim: Shim) -> socket.socket:
 
 async def _warm(fork_server: ForkServer, in_thread: InThread) -> None:
     """Before the first task needs it. If it fails now, that task will say so."""
-    with suppress(Exception):
+    try:
         await in_thread(fork_server.ensure)
+    except (OSError, StokerError) as error:
+        log.warning("no fork server", error=str(error))
 
 
 async def _reap(fork_server: ForkServer) -> None:

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
@@ -31,6 +32,7 @@ from stoker.core.shim_task import (
     TerminateAsked,
     VolumesMounted,
 )
+from stoker.runner.cgroup import members
 from stoker.runner.place import Place, write_file
 from stoker.shim import cgroup, log, runner
 from stoker.shim.device import Devices
@@ -56,6 +58,9 @@ class InThread(Protocol):
     def __call__(self, work: Callable[..., Any], *arguments: Any) -> Awaitable[Any]: ...
 
 
+Noted = Callable[[Callable[[], int]], Awaitable[int]]
+
+
 @dataclass(frozen=True)
 class Host:
     """What all processes of a shim share."""
@@ -76,7 +81,8 @@ class Process:
     def __init__(self, record: Record, host: Host, news: Callable[[], None]) -> None:
         self._id, self._order, self._socket = record.id, record.order, record.socket
         self._uid, self._gid, self._cgroups = record.uid, record.gid, record.cgroups
-        self._record, self._host, self._news = record, host, news
+        self._host, self._news = host, news
+        self._stirred = asyncio.Event()
         self._place = Place(host.home.directory(record.id))
         self._runner: Runner | None = None
         self._killed = False
@@ -87,8 +93,13 @@ class Process:
 
     @property
     def gone(self) -> bool:
-        """There is no runner (any more)."""
+        """There is no runner (any more), as far as we know."""
         return self._runner is None or self._runner.gone.is_set()
+
+    @property
+    def left(self) -> bool:
+        """There was one, and it is gone: nothing has to be waited for."""
+        return self._runner is not None and self._runner.gone.is_set()
 
     @property
     def log_end(self) -> int:
@@ -105,6 +116,7 @@ class Process:
                 # Written by an atomic replacement, so a disk must have spoilt it: the outcome is not known.
                 return
             self._log.end = self.result.log_end
+            self._stirred.set()
 
     def look_at_log(self) -> None:
         if self.result is None:
@@ -114,16 +126,21 @@ class Process:
         """After a restart: whether a runner was ever there. If it lives, we watch it again."""
         self.look()
         if self._runner is None:
-            self._runner = runner.find(self._place.identity, self._news)
+            self._runner = runner.find(self._place.identity, self._exit)
         return self.result is not None or self._place.identity.exists() or self._place.order.exists()
 
     def detach(self) -> None:
         if self._runner is not None:
             self._runner.close()
 
+    def _exit(self) -> None:
+        self._stirred.set()
+        self._news()
+
     async def ended(self) -> Exited | TerminateAsked:
         """What the end of the runner means."""
         self.look()
+        self.look_at_log()
         if self.result is None:
             return TerminateAsked(0.0, JobReason.EXECUTOR_ERROR, _DEAD)
         return await self.exited(self.result)
@@ -136,10 +153,12 @@ class Process:
 
     # Hooks.
 
-    async def perform(self, hook: Hook, gpu_ids: Sequence[str]) -> HookDone:
+    async def perform(self, hook: Hook, gpu_ids: Sequence[str], noted: Noted) -> HookDone:
+        """`noted` does work in a thread as soon as this hook is noted on disk."""
         match hook:
             case Hook.DIRECTORIES:
-                await self._host.in_thread(self._make_directories)
+                # Those on disk were made when the task was accepted.
+                self._host.cgroups.make(self._cgroups, self._order.cpu, self._order.memory_mb)
                 return DirectoriesMade()
             case Hook.VOLUMES:
                 return VolumesMounted()
@@ -150,7 +169,7 @@ class Process:
             case Hook.NETWORK:
                 return NetworkReady()
             case Hook.CONTAINER:
-                await self._start(gpu_ids)
+                await self._start(gpu_ids, noted)
                 return Started(str(self._runner.pid) if self._runner else "")
 
     async def undo(self, hook: Hook, grace_s: float, fence: int) -> None:
@@ -164,24 +183,25 @@ class Process:
             case Hook.VOLUMES | Hook.IMAGE | Hook.NETWORK:
                 pass
 
-    def _make_directories(self) -> None:
-        self._host.shelf.make_directories(self._record)
-        self._host.cgroups.make(self._cgroups, self._order.cpu, self._order.memory_mb)
-
     def _clear_directories(self) -> None:
         self._host.shelf.clear_work(self._id)
-        cgroup.remove(self._cgroups)
+        try:
+            cgroup.remove(self._cgroups)
+        except OSError:
+            # Something was born there while the others were killed.
+            self._host.kill_leftovers(self._id, self._cgroups)
+            cgroup.remove(self._cgroups)
 
-    async def _start(self, gpu_ids: Sequence[str]) -> None:
+    async def _start(self, gpu_ids: Sequence[str], noted: Noted) -> None:
         """Forks a runner, unless there is or was one: the commands of a task never run twice."""
         for last in (False, True):
             if self.attach():
                 return
-            self._runner = await runner.await_birth(self._place.identity, self._socket, self._news)
+            self._runner = await runner.await_birth(self._place.identity, self._socket, self._exit)
             if self.attach():
                 return
             try:
-                pid = await self._host.in_thread(self._fork, gpu_ids)
+                pid = await noted(partial(self._fork, gpu_ids))
             except Unavailable as error:
                 if error.code != "fork_server":
                     raise
@@ -190,7 +210,7 @@ class Process:
                     raise Broken(f"No runner could be started: {error.sentence}", code="fork_server") from error
                 await self._host.in_thread(self._host.fork_server.ensure)
             else:
-                self._runner = runner.hold(pid, self._news)
+                self._runner = runner.hold(pid, self._exit)
                 return
 
     def _fork(self, gpu_ids: Sequence[str]) -> int:
@@ -215,12 +235,12 @@ class Process:
 
     async def _stop(self, grace_s: float, fence: int) -> None:
         if self._runner is None:
-            self._runner = await runner.await_birth(self._place.identity, self._socket, self._news)
+            self._runner = await runner.await_birth(self._place.identity, self._socket, self._exit)
         if self._runner is not None:
             await self._end(self._runner, grace_s, fence)
         self.look()
         # A runner that wrote its result has left nothing; in its group one can see that for little.
-        if self.result is None or self._killed or cgroup.members(self._cgroups):
+        if self.result is None or self._killed or members(self._cgroups):
             await self._host.in_thread(self._host.kill_leftovers, self._id, self._cgroups)
         with suppress(FileNotFoundError):
             os.unlink(self._socket)
@@ -247,5 +267,8 @@ class Process:
             left_s = deadline - asyncio.get_running_loop().time()
             if left_s <= 0:
                 return
-            await living.leaves(min(left_s, _RESULT_LOOK_S))
+            self._stirred.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, _RESULT_LOOK_S)):
+                    await self._stirred.wait()
             self.look()

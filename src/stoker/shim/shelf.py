@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from stoker.core.errors import Unavailable
 from stoker.core.shim_task import ShimTask
-from stoker.runner.place import write_file
+from stoker.runner.identity import Identity
+from stoker.runner.place import Place, write_file
 from stoker.runner.segment import sync_directory
 from stoker.shim.disk import explained, remove_tree
 from stoker.shim.home import Home
@@ -57,24 +58,16 @@ class Shelf:
     def accept(self, record: Record) -> None:
         """All that the task needs on disk, so that it does not run out of space half-way; or nothing at all."""
         directory = self._home.directory(record.id)
+        # Nobody knows of what might lie here from before.
+        remove_tree(directory)
         try:
             with explained("another task"):
-                self.make_directories(record)
+                self._make_directories(record)
                 write_file(directory / RECORD, record.model_dump_json().encode())
                 sync_directory(self._home.tasks)
         except (OSError, Unavailable):
             remove_tree(directory)
             raise
-
-    def make_directories(self, record: Record) -> None:
-        """May be repeated."""
-        directory = self._home.directory(record.id)
-        directory.mkdir(exist_ok=True)
-        directory.chmod(0o711 if self._home.is_root else 0o700)
-        for name in BULK:
-            (directory / name).mkdir(mode=0o700, exist_ok=True)
-        if record.uid is not None and record.gid is not None:
-            os.chown(directory / "work", record.uid, record.gid, follow_symlinks=False)
 
     def write(self, record: Record) -> None:
         with explained(f"the record of task {record.id}"):
@@ -86,8 +79,12 @@ class Shelf:
         for id, directory in self._directories():
             try:
                 found.records.append(Record.model_validate_json((directory / RECORD).read_bytes()))
-            except FileNotFoundError:
-                remove_tree(directory)
+            except FileNotFoundError as error:
+                identity = Identity.read(Place(directory).identity)
+                if identity is not None and identity.alive():
+                    found.unreadable[id] = str(error)
+                else:
+                    remove_tree(directory)
             except (ValidationError, OSError) as error:
                 # Somebody has to look at it: a job may still run there.
                 found.unreadable[id] = str(error)
@@ -103,7 +100,17 @@ class Shelf:
 
     def delete(self, id: UUID) -> None:
         remove_tree(self._home.directory(id))
-        sync_directory(self._home.tasks)
+
+    def _make_directories(self, record: Record) -> None:
+        directory = str(self._home.directory(record.id))
+        os.mkdir(directory)
+        if self._home.is_root:
+            # Passed through by the job on the way to its own; each file here is ours alone.
+            os.chmod(directory, 0o711)
+        for name in BULK:
+            os.mkdir(f"{directory}/{name}", 0o700)
+        if record.uid is not None and record.gid is not None:
+            os.chown(f"{directory}/work", record.uid, record.gid)
 
     def _directories(self) -> Iterator[tuple[UUID, Path]]:
         for name in sorted(os.listdir(self._home.tasks)):

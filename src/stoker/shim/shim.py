@@ -12,7 +12,7 @@ import structlog
 from stoker.core.errors import Conflict, NotFound, Unavailable, UserError
 from stoker.core.machine import Refused
 from stoker.core.reason import JobReason
-from stoker.core.shim_task import Runtime, TerminateAsked, submit
+from stoker.core.shim_task import Runtime, S, TerminateAsked, submit
 from stoker.shim import log as logs
 from stoker.shim.fence import Removed, check
 from stoker.shim.limits import ANSWER_STARTED_S, LOOK_S, MOST_TASKS
@@ -55,7 +55,7 @@ class Shim:
             log.error("record cannot be read", task=str(id), error=error)
         for record in found.records:
             gone = self._removed.fence(record.id)
-            if gone is not None and gone >= record.fence:
+            if gone is not None and gone >= record.fence and record.task.state is S.TERMINATED:
                 await self._host.in_thread(self._host.shelf.delete, record.id)
                 continue
             task = self._tasks[record.id] = Task(record, self._bench)
@@ -144,7 +144,8 @@ class Shim:
                 return
             check(id, fence, task.record.fence)
             self._check_removable(task)
-            # In this order: the large part first, since a full disk may not take the note before.
+            # In this order: the large part first, since a full disk may not take the note before. A crash behind the
+            # note leaves a directory that the next shim deletes.
             try:
                 await self._host.in_thread(self._host.shelf.empty, id)
                 await self._removed.add(id, fence)
@@ -156,8 +157,7 @@ class Shim:
 
     async def _accept(self, order: TaskOrder) -> Task:
         self._check_acceptable(order)
-        async with self._tenancy:
-            tenant: Tenant = await self._host.in_thread(self._tenants.of, order.project_id)
+        tenant = self._tenants.known(order.project_id) or await self._admit(order.project_id)
         record = Record(
             task=submit(order.id, order.runtime, self._bench.now()),
             order=order,
@@ -170,6 +170,11 @@ class Shim:
         await self._host.in_thread(self._host.shelf.accept, record)
         log.info("task accepted", task=str(order.id), name=order.name, project=str(order.project_id))
         return Task(record, self._bench)
+
+    async def _admit(self, project_id: UUID) -> Tenant:
+        async with self._tenancy:
+            tenant: Tenant = await self._host.in_thread(self._tenants.admit, project_id)
+            return tenant
 
     def _check_acceptable(self, order: TaskOrder) -> None:
         removed = self._removed.fence(order.id)

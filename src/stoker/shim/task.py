@@ -112,6 +112,11 @@ class Task:
             self._settle()
         else:
             self._loop = asyncio.get_running_loop().create_task(self._drive(), name=f"task {self.record.id}")
+            self._loop.add_done_callback(self._over)
+
+    def _over(self, loop: "asyncio.Task[None]") -> None:
+        if not loop.cancelled() and (error := loop.exception()) is not None:
+            log.error("a task is not looked after any more", task=str(self.record.id), exc_info=error)
 
     async def stop(self) -> None:
         """We leave; the task stays as it is."""
@@ -123,14 +128,14 @@ class Task:
     async def submit_again(self, fence: int) -> None:
         self._tell(Submitted())
         await self._fenced(fence)
+        self._show()
 
     async def terminate(self, order: TerminateAsked, fence: int) -> None:
         """Begun even when a full disk keeps it from being noted: it may be this very job that fills it."""
         try:
             self._tell(order)
             await self._fenced(fence)
-            if not self.terminated.is_set():
-                self._show()
+            self._show()
         finally:
             self._news.set()
 
@@ -164,14 +169,12 @@ class Task:
                         await self._news.wait()
         await self._save_at_last()
         self._settle()
-        log.info("task terminated", task=str(self.record.id), reason=self.task.reason, message=self.task.message)
+        # Not its message, which may quote the job's own output.
+        log.info("task terminated", task=str(self.record.id), reason=self.task.reason, exit_code=self.task.exit_code)
 
     async def _perform(self, hook: Hook) -> None:
         try:
-            async with self._bench.starts:
-                if hook is Hook.CONTAINER:
-                    await self._save()
-                event: Event = await self._process.perform(hook, self.task.gpu_ids)
+            event: Event = await self._process.perform(hook, self.task.gpu_ids, self._noted)
         except Unavailable as error:
             # The disk is full; the task was accepted, so it waits until there is space.
             log.warning("hook has to wait", task=str(self.record.id), hook=hook, error=str(error))
@@ -186,7 +189,7 @@ class Task:
         """Gives up when somebody is in more of a hurry than before."""
         shown = asyncio.get_running_loop().call_later(SHOWN_AFTER_S, self._show)
         try:
-            if effect.hook is not Hook.CONTAINER or self._process.gone:
+            if effect.hook is not Hook.CONTAINER or self._process.left:
                 await self._undo_once(effect)
                 return
             undoing = asyncio.get_running_loop().create_task(self._undo_once(effect))
@@ -226,11 +229,25 @@ class Task:
         await self._save()
 
     async def _save(self) -> None:
+        if self.record is not self._saved:
+            await self._write_then(lambda: 0)
+
+    async def _noted(self, work: Callable[[], int]) -> int:
+        async with self._bench.starts:
+            return await self._write_then(work)
+
+    async def _write_then(self, work: Callable[[], int]) -> int:
+        """Writes the record, then does the work: one thread for both, since changing it costs as much as either."""
         async with self._writing:
             record = self.record
-            if record is not self._saved:
-                await self._bench.host.in_thread(self._bench.host.shelf.write, record)
-                self._saved = record
+            answer: int = await self._bench.host.in_thread(self._write_and, record, record is not self._saved, work)
+            self._saved = record
+            return answer
+
+    def _write_and(self, record: Record, changed: bool, work: Callable[[], int]) -> int:
+        if changed:
+            self._bench.host.shelf.write(record)
+        return work()
 
     async def _save_at_last(self) -> None:
         while self.record is not self._saved:

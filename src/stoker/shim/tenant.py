@@ -37,13 +37,22 @@ class Tenants:
         least = FIRST_UID if is_root else NOBODY
         self._uids = {UUID(project): int(uid) for project, uid in ledger.read() if int(uid) >= least}
 
-    def of(self, project_id: UUID) -> Tenant:
-        known = self._uids.get(project_id)
-        if known is None:
-            known = self._next()
-            self._ledger.append([(project_id, known)])
-            self._uids[project_id] = known
-        return Tenant(known, known) if self._is_root else Tenant()
+    def known(self, project_id: UUID) -> Tenant | None:
+        """Without looking at the disk."""
+        uid = self._uids.get(project_id)
+        if uid is None:
+            return None
+        return Tenant(uid, uid) if self._is_root else Tenant()
+
+    def admit(self, project_id: UUID) -> Tenant:
+        """A project that may be new. Returns when its number is on disk."""
+        if project_id not in self._uids:
+            uid = self._next()
+            self._ledger.append([(project_id, uid)])
+            self._uids[project_id] = uid
+        tenant = self.known(project_id)
+        assert tenant is not None
+        return tenant
 
     def _next(self) -> int:
         if not self._is_root:

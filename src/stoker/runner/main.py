@@ -20,6 +20,7 @@ from stoker.runner.identity import Identity
 from stoker.runner.job import user_of
 from stoker.runner.life import Life
 from stoker.runner.limits import OWN_LOG_BYTES, OWN_LOG_DELAY_S
+from stoker.runner.listening import listen
 from stoker.runner.place import Place
 from stoker.runner.reaper import Reaper
 from stoker.runner.segment import Segments
@@ -50,10 +51,7 @@ def cold_start(directory: Path) -> None:
     """Without a shim that has made the socket: makes it where `runner.json` says, and serves."""
     os.umask(0o077)
     assignment = Assignment.model_validate_json(Place(directory).assignment.read_bytes())
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        Path(assignment.socket).unlink(missing_ok=True)
-        listener.bind(assignment.socket)
-        listener.listen(128)
+    with listen(Path(assignment.socket)) as listener:
         serve(directory, listener)
 
 

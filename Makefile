@@ -23,6 +23,9 @@ $(STAMP): pyproject.toml
 
 install: $(STAMP) ## install Stoker and what its checks need into .venv
 
+quickstart: $(STAMP) ## a first look: a server in a temporary home runs examples/hello.yaml, and nothing is left behind
+	STOKER=$(CURDIR)/$(BIN)/stoker sh examples/quickstart.sh
+
 check: $(STAMP) ## ruff, mypy --strict, layers, tidy, generated pages fresh (under a minute)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -52,4 +55,4 @@ format: $(STAMP) ## let ruff put the code in order
 clean: ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 
-.PHONY: help install check test sim chaos bench docs format clean
+.PHONY: help install quickstart check test sim chaos bench docs format clean

@@ -129,8 +129,8 @@ class SimShim:
         await self.net.come_back(self.own)
         return answer
 
-    async def log(self, id: UUID, offset: int) -> Piece:
-        return await self.net.call(self.own, lambda: self._find(id).piece(offset))
+    async def log(self, id: UUID, offset: int, *, own: bool) -> Piece:
+        return await self.net.call(self.own, lambda: Piece(b"", offset, True) if own else self._find(id).piece(offset))
 
     def _fenced(self, id: UUID, fence: int) -> None:
         if self.own.fenced(id, fence):

@@ -31,7 +31,9 @@ class Shim(Protocol):
 
     async def changes(self, cursor: str, wait_s: float) -> Changes: ...
 
-    async def log(self, id: UUID, offset: int) -> Piece: ...
+    async def log(self, id: UUID, offset: int, *, own: bool) -> Piece:
+        """Of the job, or the runner's own."""
+        ...
 
 
 class Runner(Protocol):

@@ -1,6 +1,7 @@
 """Brings logs from the hosts into the log store: while they are written, and to their last byte before a task goes.
 
-What the runner may forget is what the store has on disk: an offset that is asked for says that all before it is kept.
+While a job runs its runner is asked, and may forget what lies before an offset that was asked for; once it has ended,
+its shim has the rest on disk.
 A log has one pump at a time in a replica; two replicas that pump the same one do no harm, since an append that is
 already there is skipped.
 """
@@ -9,10 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
-from stoker.core.errors import Unavailable, UserError
+from stoker.core.errors import UserError
 from stoker.core.ids import InstanceId, JobId
 from stoker.engine.agent import Agents, Readers, Shim
-from stoker.store.log import LogGap, LogStore
+from stoker.store.log import LogGap, LogStore, runner_log
 from stoker.wire.frame import Piece
 
 _Pull = Callable[[int], Awaitable[Piece]]
@@ -24,15 +25,16 @@ class LogPump:
         self._turns: WeakValueDictionary[JobId, asyncio.Lock] = WeakValueDictionary()
 
     async def drain(self, instance_id: InstanceId, job_id: JobId, socket: str) -> None:
-        """Everything that the runner still has; a runner that is gone has left it to the shim."""
+        """What the runner has until now."""
         runner = self._agents.runner(instance_id, job_id, socket)
-        try:
-            await self._pump(job_id, lambda offset: runner.pull(offset, 0.0))
-        except Unavailable:
-            return
+        await self._pump(job_id, lambda offset: runner.pull(offset, 0.0))
 
-    async def drain_from_shim(self, shim: Shim, job_id: JobId) -> None:
-        await self._pump(job_id, lambda offset: shim.log(job_id, offset))
+    async def collect(self, shim: Shim, job_id: JobId) -> None:
+        """Everything that a task left behind when it ended, and what its runner had to say of itself."""
+        await asyncio.gather(
+            self._pump(job_id, lambda offset: shim.log(job_id, offset, own=False)),
+            self._pump(JobId(runner_log(job_id)), lambda offset: shim.log(job_id, offset, own=True)),
+        )
 
     async def follow(
         self, instance_id: InstanceId, job_id: JobId, socket: str, wait_s: float, wanted: Callable[[], bool]
@@ -62,9 +64,6 @@ class LogPump:
                         return
                     self._readers.wrote(job_id)
                 if piece.complete and offset >= piece.next_offset:
-                    if piece.frames:
-                        # Said once more, so that the runner knows that everything is on disk.
-                        await pull(offset)
                     self._readers.wrote(job_id)
                     return
                 if not piece.frames and not wanted():

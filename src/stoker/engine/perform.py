@@ -30,7 +30,7 @@ from stoker.engine.errand import Performer
 from stoker.engine.log_pump import LogPump
 from stoker.store.outbox import Errand
 from stoker.wire.runner import JobOrder, Stop
-from stoker.wire.shim import TaskInfo, TaskOrder, Terminate
+from stoker.wire.shim import TaskOrder, Terminate
 
 FENCED = "fenced"
 TERMINATION_S = 5.0
@@ -100,12 +100,10 @@ class JobPerformers:
         return Change()
 
     async def remove_task(self, errand: Errand, effect: RemoveTask) -> Change:
-        """The commands are ended first, then the log is read to its end, and only then is anything forgotten."""
+        """The task is ended first, then its logs are read to their end, and only then is anything forgotten."""
         shim = await self._shim(errand)
         try:
-            task = await _found(shim, errand)
-            if task is not None:
-                await self._end(shim, task, errand)
+            await self._end(shim, errand)
             await shim.remove(errand.target, errand.fence)
         except StokerError as error:
             return _refused(errand, error)
@@ -117,29 +115,20 @@ class JobPerformers:
     async def detach_volumes(self, errand: Errand, effect: DetachVolumes) -> Change:
         return _said(errand, CleanedUp(Cleanup.DETACH, attempt=errand.attempt))
 
-    async def _end(self, shim: Shim, task: TaskInfo, errand: Errand) -> None:
-        job_id = JobId(errand.target)
-        if task.result is not None and task.state is S.RUNNING:
-            # While its runner lives, the rest of the log comes from it; the task ends when it has been read.
-            await self._pump.drain(await self._place(errand), job_id, task.socket)
-        if task.state is not S.TERMINATED:
+    async def _end(self, shim: Shim, errand: Errand) -> None:
+        try:
             task = await shim.terminate(errand.target, Terminate(fence=errand.fence), TERMINATION_S)
+        except NotFound:
+            return
         if task.state is not S.TERMINATED:
             raise Unavailable(task.cleanup_error or "The task is still ending.", retry_after_s=0.1)
-        await self._pump.drain_from_shim(shim, job_id)
+        await self._pump.collect(shim, JobId(errand.target))
 
     async def _shim(self, errand: Errand) -> Shim:
         return await self._agents.shim(await self._place(errand))
 
     async def _place(self, errand: Errand) -> InstanceId:
         return await self._orders.place(JobId(errand.target))
-
-
-async def _found(shim: Shim, errand: Errand) -> TaskInfo | None:
-    try:
-        return await shim.task(errand.target)
-    except NotFound:
-        return None
 
 
 def _refused(errand: Errand, error: StokerError) -> Change:

@@ -97,8 +97,9 @@ class LocalShim:
         params = {"cursor": cursor, "wait_s": wait_s}
         return await self.line.ask(Changes, "GET", "/changes", params=params, wait_s=wait_s)
 
-    async def log(self, id: UUID, offset: int) -> Piece:
-        return _piece(*await self.line.raw("GET", f"/tasks/{id}/log", params={"offset": offset}))
+    async def log(self, id: UUID, offset: int, *, own: bool) -> Piece:
+        params = {"offset": offset, "own": "true" if own else "false"}
+        return _piece(*await self.line.raw("GET", f"/tasks/{id}/log", params=params))
 
 
 class LocalRunner:

@@ -1,0 +1,100 @@
+"""Whole stands that several tests share, and what those need that want a disk of their own."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.process.crowd import Yard
+from tests.process.stand import Stand
+
+
+class Shared:
+    """One stand for one test after the other; one that a test failed with is not given to the next."""
+
+    def __init__(self, home: Callable[[], Path]) -> None:
+        self._home = home
+        self._stand: Stand | None = None
+
+    def take(self) -> Stand:
+        if self._stand is None:
+            self._stand = Stand(self._home())
+            self._stand.start()
+        return self._stand
+
+    def clear(self) -> None:
+        if self._stand is not None:
+            self._stand.clear()
+            shutil.rmtree(self._stand.home, ignore_errors=True)
+            self._stand = None
+
+
+@pytest.fixture(scope="session")
+def new_home(shared_directory: Path) -> Callable[[], Path]:
+    return lambda: shared_directory / f"stand-{uuid4().hex[:6]}"
+
+
+@pytest.fixture(scope="session")
+def shared_stand(new_home: Callable[[], Path]) -> Iterator[Shared]:
+    shared = Shared(new_home)
+    yield shared
+    shared.clear()
+
+
+@pytest.fixture
+def stand(shared_stand: Shared, request: pytest.FixtureRequest) -> Iterator[Stand]:
+    """A whole Stoker that runs. A test may kill what it likes, if it waits until all is well again."""
+    failed = request.session.testsfailed
+    yield shared_stand.take()
+    if request.session.testsfailed > failed:
+        shared_stand.clear()
+
+
+@pytest.fixture
+def own_stand(new_home: Callable[[], Path]) -> Iterator[Callable[..., Stand]]:
+    """Makes stands that only this test uses; they are not started."""
+    made: list[Stand] = []
+
+    def make(**more: str) -> Stand:
+        made.append(Stand(new_home(), **more))
+        return made[-1]
+
+    yield make
+    for one in reversed(made):
+        one.clear()
+        shutil.rmtree(one.home, ignore_errors=True)
+
+
+@pytest.fixture
+def yard(shared_directory: Path) -> Iterator[Yard]:
+    made = Yard(shared_directory / f"yard-{uuid4().hex[:6]}")
+    yield made
+    shutil.rmtree(made.directory)
+
+
+Disk = Callable[[Path, int], Path]
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    """Mounts a disk of so many megabytes at a directory, which is made where it is missing."""
+    if os.geteuid() != 0:
+        pytest.skip("a small disk is a mount, and only root can mount")
+    mounted: list[Path] = []
+
+    def mount(place: Path, size_mb: int) -> Path:
+        place.mkdir(parents=True, exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=0711", "tmpfs", str(place)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"this root may not mount: {done.stderr.strip()}")
+        mounted.append(place)
+        return place
+
+    yield mount
+    for place in mounted:
+        subprocess.run(["umount", "--lazy", place], check=True)

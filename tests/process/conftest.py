@@ -59,8 +59,8 @@ def own_stand(new_home: Callable[[], Path]) -> Iterator[Callable[..., Stand]]:
     """Makes stands that only this test uses; they are not started."""
     made: list[Stand] = []
 
-    def make(**more: str) -> Stand:
-        made.append(Stand(new_home(), **more))
+    def make(*, local: bool = True, **environ: str) -> Stand:
+        made.append(Stand(new_home(), local=local, **environ))
         return made[-1]
 
     yield make

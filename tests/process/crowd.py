@@ -218,6 +218,7 @@ class Crowd:
             self._until_wrote(name)
         for name in self.ending:
             assert self.stand.stop(name)["status"] == "TERMINATING"
+            until(lambda name=name: self.stand.written(name).endswith(b"asked\n"), f"{name} was asked to end")  # type: ignore[misc]
         for name in ("large", "huge"):
             assert self.stand.get(name)["status"] == "SUBMITTED"
 

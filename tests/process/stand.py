@@ -114,7 +114,7 @@ class Stand:
         """Who listens on its socket."""
         with suppress(OSError), socket.socket(socket.AF_UNIX) as line:
             line.settimeout(5.0)
-            line.connect((self.shim_home / "address").read_text().strip())
+            line.connect(self.shim_socket)
             pid: int = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
             return pid if alive(pid) else None
         return None
@@ -143,6 +143,18 @@ class Stand:
         identity = Identity.read(self.place(job).identity)
         return identity.pid if identity is not None and identity.alive() else None
 
+    def agent_token(self, job: UUID | str) -> str:
+        token: str = json.loads(self.place(job).assignment.read_text())["token"]
+        return token
+
+    def agent_socket(self, job: UUID | str) -> str:
+        path: str = json.loads(self.place(job).assignment.read_text())["socket"]
+        return path
+
+    @property
+    def shim_socket(self) -> str:
+        return (self.shim_home / "address").read_text().strip()
+
     def written(self, name: str) -> bytes:
         """What its runner has on disk of its standard output, whether or not the server has seen it."""
         directory = self.place(self.job(name)["id"]).log
@@ -166,6 +178,10 @@ class Stand:
             config = read(self.home / "config.yml")
             self._client = Client(f"http://127.0.0.1:{self.port}", config["token"], config.get("project", "main"))
         return self._client
+
+    def known_as(self, other: "Stand") -> None:
+        """Two servers on one database know the same people; only the first one's home has a token."""
+        self._client = Client(f"http://127.0.0.1:{self.port}", other.client.token, other.client.project)
 
     def submit(self, name: str | None, *commands: str, key: str = "", **more: Any) -> Json:
         configuration = {"type": "task", "commands": list(commands)} | ({"name": name} if name else {}) | more
@@ -200,12 +216,12 @@ class Stand:
         stopped: Json = self.client.post(self.client.at("runs", name, "stop"), {"abort": abort})
         return stopped
 
-    def frames(self, name: str, *, runner: bool = False) -> bytes:
-        pieces = list(client_log.backlog(self.client, name, Which(runner=runner)))
+    def frames(self, name: str, client: Client | None = None) -> bytes:
+        pieces = client_log.backlog(client or self.client, name, Which())
         return b"".join(piece.frames for piece in pieces)
 
-    def log(self, name: str, stream: Stream = Stream.STDOUT) -> bytes:
-        return b"".join(frame.data for frame in decode(self.frames(name)) if frame.stream == stream)
+    def log(self, name: str, stream: Stream = Stream.STDOUT, client: Client | None = None) -> bytes:
+        return b"".join(frame.data for frame in decode(self.frames(name, client)) if frame.stream == stream)
 
     # The end.
 
@@ -229,8 +245,9 @@ class Stand:
             return
         with suppress(StokerError):
             names = [run["name"] for run in client_run.stop_all(self.client, abort=True)]
+            deadline = time.monotonic() + 20.0
             for name in names:
-                client_run.wait(self.client, name, timeout_s=20.0)
+                client_run.wait(self.client, name, timeout_s=max(0.0, deadline - time.monotonic()))
         self.server.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.server.wait(30.0)

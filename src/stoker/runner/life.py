@@ -28,9 +28,10 @@ from stoker.runner.limits import (
     MOST_LIVE_READERS,
     ORDER_PATIENCE_S,
     READERS_WAIT_S,
+    RESERVE_BYTES,
     START_WAIT_S,
 )
-from stoker.runner.place import Place, write_file
+from stoker.runner.place import Place, hold_space, write_file
 from stoker.runner.reaper import Reaper, kill_leftovers
 from stoker.runner.spool import OwnLog, Spool, persist
 from stoker.runner.version import VERSION
@@ -97,6 +98,7 @@ class Life:
 
     async def _conclude(self, ending: Ending) -> None:
         """The log first, then the result, then the word: whoever hears of the result finds both after any crash."""
+        self._place.reserve.unlink(missing_ok=True)
         await self.spool.seal()
         result = Result(
             exit_code=ending.exit_code,
@@ -150,9 +152,14 @@ class Life:
 
     async def _keep_order(self, order: JobOrder) -> None:
         data = order.model_dump_json().encode()
+
+        def write() -> None:
+            hold_space(self._place.reserve, RESERVE_BYTES)
+            write_file(self._place.order, data)
+
         try:
             async with asyncio.timeout(ORDER_PATIENCE_S):
-                await persist("the order", lambda: write_file(self._place.order, data), self.own.say)
+                await persist("the order", write, self.own.say)
         except TimeoutError:
             raise Unavailable("The runner cannot write to its disk.", hint="Make room.", code="disk_full") from None
 

@@ -184,13 +184,22 @@ def test_a_piece_of_a_log_is_whole_frames(tmp_path: Path) -> None:
     assert log.read(tmp_path, len(frames(10, 20)), 1) == first[len(frames(10, 20)) :], "one frame, however long"
     assert log.read(tmp_path, len(first), 1000) == second, "not the one that is being written"
     assert log.read(tmp_path, len(first) + len(second), 1000) == b""
-    assert log.read(tmp_path, 10**9, 1000) == b""
+    assert log.read(tmp_path, 2**63 - 1, 1000) == b""
     with pytest.raises(UserError):
         log.read(tmp_path, 3, 1000)
     (tmp_path / f"{0:020}.log").unlink()
     with pytest.raises(UserError, match="begins at"):
         log.read(tmp_path, 0, 1000)
     assert log.read(tmp_path / "nowhere", 0, 1000) == b""
+
+
+def test_a_log_ends_where_a_lost_power_left_zeros(tmp_path: Path) -> None:
+    whole = frames(10, 20)
+    (tmp_path / f"{0:020}.log").write_bytes(whole + bytes(4096))
+    assert log.read(tmp_path, 0, 10_000) == whole
+    assert log.read(tmp_path, len(whole), 10_000) == b""
+    with pytest.raises(UserError):
+        log.read(tmp_path, len(whole) + 1, 10_000)
 
 
 def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from uuid import UUID
 
 import structlog
 from aiohttp import web
+from pydantic import ConfigDict
 
 from stoker.core.errors import UserError
 from stoker.runner.edge import guard, read_body, read_query, say
 from stoker.runner.version import VERSION
 from stoker.shim.limits import BODY_BYTES
 from stoker.shim.shim import Shim
-from stoker.wire.model import ErrorBody
+from stoker.wire.model import Answer, ErrorBody
 from stoker.wire.openapi import Body, Route, document
 from stoker.wire.runner import Header
 from stoker.wire.shim import (
@@ -40,6 +41,14 @@ def _answers(*errors: int, **good: Body) -> dict[int, Body]:
     """`ok_200=Health`: what is answered, and which errors besides a wrong token."""
     answers: dict[int, Body] = {int(name.rpartition("_")[2]): body for name, body in good.items()}
     return answers | dict.fromkeys((401, *errors), ErrorBody)
+
+
+class Document(Answer):
+    """An OpenAPI document, as far as it matters here."""
+
+    model_config = ConfigDict(extra="allow")
+    openapi: str
+    paths: dict[str, object]
 
 
 HEADERS = (Header.NEXT, Header.END, Header.COMPLETE)
@@ -80,7 +89,7 @@ ROUTES = {
         "GET", "/changes", "What changed since", None, _answers(422, ok_200=Changes), ChangesQuery
     ),
     "leave": Route("POST", "/leave", "End the shim", Leave, _answers(409, 413, 422, ok_202=Left)),
-    "openapi": Route("GET", "/openapi.json", "This document", answers=_answers(ok_200="application/json")),
+    "openapi": Route("GET", "/openapi.json", "This document", answers=_answers(ok_200=Document)),
 }  # fmt: skip
 
 

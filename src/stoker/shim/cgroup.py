@@ -68,17 +68,6 @@ def find(name: str, mountinfo: str | None = None, membership: str | None = None)
     return _version_1(name, mounts, ours) or _version_2(name, mounts, ours) or Cgroups()
 
 
-def members(directories: Iterable[str]) -> set[int]:
-    """The processes in these groups."""
-    found: set[int] = set()
-    for directory in directories:
-        try:
-            found.update(map(int, (Path(directory) / "cgroup.procs").read_text().split()))
-        except OSError:
-            continue
-    return found
-
-
 def remove(directories: Iterable[str]) -> None:
     """Waits a moment for processes that were just killed. Groups that a job made within are removed too."""
     deadline = time.monotonic() + EMPTY_S

@@ -2,12 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from stoker.core.errors import Conflict
+from stoker.core.errors import Conflict, StokerError
 from stoker.shim.ledger import Ledger
 from stoker.shim.limits import REMOVED_KEPT
+
+
+@dataclass
+class _Batch:
+    fences: dict[UUID, int] = field(default_factory=dict)
+    written: bool = False
+    error: OSError | StokerError | None = None
 
 
 class Removed:
@@ -19,7 +27,7 @@ class Removed:
         self._lines = 0
         for id, fence in ledger.read():
             self._note(UUID(id), int(fence))
-        self._waiting: dict[UUID, int] = {}
+        self._open = _Batch()
         self._turn = asyncio.Lock()
 
     def fence(self, id: UUID) -> int | None:
@@ -27,18 +35,26 @@ class Removed:
 
     async def add(self, id: UUID, fence: int) -> None:
         """Returns when it is on disk."""
-        self._waiting[id] = max(fence, self._waiting.get(id, fence), self._fences.get(id, fence))
+        batch = self._open
+        batch.fences[id] = max(fence, batch.fences.get(id, fence), self._fences.get(id, fence))
         async with self._turn:
-            if id not in self._waiting:
-                # The one before us in the queue has taken ours along.
-                return
-            taken, self._waiting = self._waiting, {}
-            await self._in_thread(self._ledger.append, list(taken.items()))
-            for each, its_fence in taken.items():
-                self._note(each, its_fence)
-            if self._lines > 2 * self._kept:
-                await self._in_thread(self._ledger.rewrite, list(self._fences.items()))
-                self._lines = len(self._fences)
+            # Whoever is first in the queue has taken the others along.
+            if not batch.written:
+                self._open, batch.written = _Batch(), True
+                try:
+                    await self._write(batch.fences)
+                except (OSError, StokerError) as error:
+                    batch.error = error
+            if batch.error is not None:
+                raise batch.error
+
+    async def _write(self, fences: dict[UUID, int]) -> None:
+        await self._in_thread(self._ledger.append, list(fences.items()))
+        for id, fence in fences.items():
+            self._note(id, fence)
+        if self._lines > 2 * self._kept:
+            await self._in_thread(self._ledger.rewrite, list(self._fences.items()))
+            self._lines = len(self._fences)
 
     def _note(self, id: UUID, fence: int) -> None:
         self._fences.pop(id, None)

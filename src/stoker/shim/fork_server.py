@@ -54,6 +54,8 @@ class ForkServer:
                 if self._process.poll() is not None:
                     raise Broken(f"The fork server did not start; {self._log} says why.", code="fork_server")
                 if time.monotonic() > deadline:
+                    # One that hangs would stand in the way of the next.
+                    self._process.kill()
                     raise Broken(f"The fork server does not answer after {FORK_SERVER_S:.0f} s.", code="fork_server")
                 time.sleep(_LOOK_S)
 

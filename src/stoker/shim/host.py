@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,12 +20,15 @@ def gpus() -> tuple[HostGpu, ...]:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return ()
+    found: list[HostGpu] = []
     try:
-        return tuple(_gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
-    except pynvml.NVMLError:
-        return ()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            # One that fell off its bus must not hide the others.
+            with suppress(pynvml.NVMLError):
+                found.append(_gpu(index))
     finally:
         pynvml.nvmlShutdown()
+    return tuple(found)
 
 
 def _gpu(index: int) -> HostGpu:

@@ -12,7 +12,7 @@ DESCRIPTORS = 16_384
 STARTS_AT_ONCE = 8
 """More would only make each of them slower."""
 THREADS = 16
-"""For what waits on the disk; more than starts, so that an order to stop never waits behind them."""
+"""For what waits on the disk; more than starts, so that these do not hold up everything else."""
 ANSWER_STARTED_S = 2.0
 """How long an answer to a submission waits for the start, so that the server can go on at once."""
 RUNNER_BORN_S = 15.0

@@ -32,6 +32,7 @@ from stoker.core.shim_task import (
     TerminateAsked,
     VolumesMounted,
 )
+from stoker.runner.cgroup import members
 from stoker.runner.place import Place, write_file
 from stoker.shim import cgroup, log, runner
 from stoker.shim.device import Devices
@@ -81,6 +82,7 @@ class Process:
         self._id, self._order, self._socket = record.id, record.order, record.socket
         self._uid, self._gid, self._cgroups = record.uid, record.gid, record.cgroups
         self._host, self._news = host, news
+        self._stirred = asyncio.Event()
         self._place = Place(host.home.directory(record.id))
         self._runner: Runner | None = None
         self._killed = False
@@ -91,8 +93,13 @@ class Process:
 
     @property
     def gone(self) -> bool:
-        """There is no runner (any more)."""
+        """There is no runner (any more), as far as we know."""
         return self._runner is None or self._runner.gone.is_set()
+
+    @property
+    def left(self) -> bool:
+        """There was one, and it is gone: nothing has to be waited for."""
+        return self._runner is not None and self._runner.gone.is_set()
 
     @property
     def log_end(self) -> int:
@@ -109,6 +116,7 @@ class Process:
                 # Written by an atomic replacement, so a disk must have spoilt it: the outcome is not known.
                 return
             self._log.end = self.result.log_end
+            self._stirred.set()
 
     def look_at_log(self) -> None:
         if self.result is None:
@@ -118,16 +126,21 @@ class Process:
         """After a restart: whether a runner was ever there. If it lives, we watch it again."""
         self.look()
         if self._runner is None:
-            self._runner = runner.find(self._place.identity, self._news)
+            self._runner = runner.find(self._place.identity, self._exit)
         return self.result is not None or self._place.identity.exists() or self._place.order.exists()
 
     def detach(self) -> None:
         if self._runner is not None:
             self._runner.close()
 
+    def _exit(self) -> None:
+        self._stirred.set()
+        self._news()
+
     async def ended(self) -> Exited | TerminateAsked:
         """What the end of the runner means."""
         self.look()
+        self.look_at_log()
         if self.result is None:
             return TerminateAsked(0.0, JobReason.EXECUTOR_ERROR, _DEAD)
         return await self.exited(self.result)
@@ -172,14 +185,19 @@ class Process:
 
     def _clear_directories(self) -> None:
         self._host.shelf.clear_work(self._id)
-        cgroup.remove(self._cgroups)
+        try:
+            cgroup.remove(self._cgroups)
+        except OSError:
+            # Something was born there while the others were killed.
+            self._host.kill_leftovers(self._id, self._cgroups)
+            cgroup.remove(self._cgroups)
 
     async def _start(self, gpu_ids: Sequence[str], noted: Noted) -> None:
         """Forks a runner, unless there is or was one: the commands of a task never run twice."""
         for last in (False, True):
             if self.attach():
                 return
-            self._runner = await runner.await_birth(self._place.identity, self._socket, self._news)
+            self._runner = await runner.await_birth(self._place.identity, self._socket, self._exit)
             if self.attach():
                 return
             try:
@@ -192,7 +210,7 @@ class Process:
                     raise Broken(f"No runner could be started: {error.sentence}", code="fork_server") from error
                 await self._host.in_thread(self._host.fork_server.ensure)
             else:
-                self._runner = runner.hold(pid, self._news)
+                self._runner = runner.hold(pid, self._exit)
                 return
 
     def _fork(self, gpu_ids: Sequence[str]) -> int:
@@ -217,12 +235,12 @@ class Process:
 
     async def _stop(self, grace_s: float, fence: int) -> None:
         if self._runner is None:
-            self._runner = await runner.await_birth(self._place.identity, self._socket, self._news)
+            self._runner = await runner.await_birth(self._place.identity, self._socket, self._exit)
         if self._runner is not None:
             await self._end(self._runner, grace_s, fence)
         self.look()
         # A runner that wrote its result has left nothing; in its group one can see that for little.
-        if self.result is None or self._killed or cgroup.members(self._cgroups):
+        if self.result is None or self._killed or members(self._cgroups):
             await self._host.in_thread(self._host.kill_leftovers, self._id, self._cgroups)
         with suppress(FileNotFoundError):
             os.unlink(self._socket)
@@ -249,5 +267,8 @@ class Process:
             left_s = deadline - asyncio.get_running_loop().time()
             if left_s <= 0:
                 return
-            await living.leaves(min(left_s, _RESULT_LOOK_S))
+            self._stirred.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, _RESULT_LOOK_S)):
+                    await self._stirred.wait()
             self.look()

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from stoker.core.errors import Unavailable
 from stoker.core.shim_task import ShimTask
-from stoker.runner.place import write_file
+from stoker.runner.identity import Identity
+from stoker.runner.place import Place, write_file
 from stoker.runner.segment import sync_directory
 from stoker.shim.disk import explained, remove_tree
 from stoker.shim.home import Home
@@ -78,8 +79,12 @@ class Shelf:
         for id, directory in self._directories():
             try:
                 found.records.append(Record.model_validate_json((directory / RECORD).read_bytes()))
-            except FileNotFoundError:
-                remove_tree(directory)
+            except FileNotFoundError as error:
+                identity = Identity.read(Place(directory).identity)
+                if identity is not None and identity.alive():
+                    found.unreadable[id] = str(error)
+                else:
+                    remove_tree(directory)
             except (ValidationError, OSError) as error:
                 # Somebody has to look at it: a job may still run there.
                 found.unreadable[id] = str(error)

@@ -12,7 +12,7 @@ import structlog
 from stoker.core.errors import Conflict, NotFound, Unavailable, UserError
 from stoker.core.machine import Refused
 from stoker.core.reason import JobReason
-from stoker.core.shim_task import Runtime, TerminateAsked, submit
+from stoker.core.shim_task import Runtime, S, TerminateAsked, submit
 from stoker.shim import log as logs
 from stoker.shim.fence import Removed, check
 from stoker.shim.limits import ANSWER_STARTED_S, LOOK_S, MOST_TASKS
@@ -55,7 +55,7 @@ class Shim:
             log.error("record cannot be read", task=str(id), error=error)
         for record in found.records:
             gone = self._removed.fence(record.id)
-            if gone is not None and gone >= record.fence:
+            if gone is not None and gone >= record.fence and record.task.state is S.TERMINATED:
                 await self._host.in_thread(self._host.shelf.delete, record.id)
                 continue
             task = self._tasks[record.id] = Task(record, self._bench)

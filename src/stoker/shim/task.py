@@ -112,6 +112,11 @@ class Task:
             self._settle()
         else:
             self._loop = asyncio.get_running_loop().create_task(self._drive(), name=f"task {self.record.id}")
+            self._loop.add_done_callback(self._over)
+
+    def _over(self, loop: "asyncio.Task[None]") -> None:
+        if not loop.cancelled() and (error := loop.exception()) is not None:
+            log.error("a task is not looked after any more", task=str(self.record.id), exc_info=error)
 
     async def stop(self) -> None:
         """We leave; the task stays as it is."""
@@ -169,8 +174,7 @@ class Task:
 
     async def _perform(self, hook: Hook) -> None:
         try:
-            async with self._bench.starts:
-                event: Event = await self._process.perform(hook, self.task.gpu_ids, self._noted)
+            event: Event = await self._process.perform(hook, self.task.gpu_ids, self._noted)
         except Unavailable as error:
             # The disk is full; the task was accepted, so it waits until there is space.
             log.warning("hook has to wait", task=str(self.record.id), hook=hook, error=str(error))
@@ -185,7 +189,7 @@ class Task:
         """Gives up when somebody is in more of a hurry than before."""
         shown = asyncio.get_running_loop().call_later(SHOWN_AFTER_S, self._show)
         try:
-            if effect.hook is not Hook.CONTAINER or self._process.gone:
+            if effect.hook is not Hook.CONTAINER or self._process.left:
                 await self._undo_once(effect)
                 return
             undoing = asyncio.get_running_loop().create_task(self._undo_once(effect))
@@ -226,9 +230,13 @@ class Task:
 
     async def _save(self) -> None:
         if self.record is not self._saved:
-            await self._noted(lambda: 0)
+            await self._write_then(lambda: 0)
 
     async def _noted(self, work: Callable[[], int]) -> int:
+        async with self._bench.starts:
+            return await self._write_then(work)
+
+    async def _write_then(self, work: Callable[[], int]) -> int:
         """Writes the record, then does the work: one thread for both, since changing it costs as much as either."""
         async with self._writing:
             record = self.record

@@ -13,6 +13,8 @@ Body = type[BaseModel] | str | None
 """A model (sent as JSON), a media type (bytes), or nothing."""
 
 _PLACEHOLDER: Final = re.compile(r"{(\w+)}")
+_FORMATS: Final = {"id": {"format": "uuid"}}
+"""Of what stands in a path."""
 _REFERENCE: Final = "#/components/schemas/{model}"
 
 
@@ -78,7 +80,7 @@ def _operation(route: Route, references: dict[Any, Any]) -> dict[str, Any]:
 
 def _parameters(route: Route) -> list[dict[str, Any]]:
     places = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"} | _FORMATS.get(name, {})}
         for name in _PLACEHOLDER.findall(route.path)
     ]
     if route.query is None:

@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import pytest
 from stoker.core.errors import Unavailable
 from stoker.runner import proc
 from stoker.runner.fork_client import server_version, start_runner
+from stoker.runner.listening import listen
 from stoker.wire.frame import Frame, Stream, decode
 from stoker.wire.runner import Header, Health, Result, RunnerState
 
@@ -194,14 +194,6 @@ def small_disk(directory: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
-def bind(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
-    listener.listen(16)
-    return listener
-
-
 def prepare(directory: Path, **more: Any) -> dict[str, Any]:
     """What a shim does before it asks for a runner."""
     directory.mkdir(mode=0o711, exist_ok=True)
@@ -230,14 +222,20 @@ def prepare(directory: Path, **more: Any) -> dict[str, Any]:
 async def runner(fork_socket: Path, directory: Path, **more: Any) -> AsyncIterator[Running]:
     """A runner on a directory that may be new; killed at the end of the block with all that is left of its job."""
     assignment = prepare(directory, **more)
-    with bind(Path(assignment["socket"])) as listener:
+    with listen(Path(assignment["socket"])) as listener:
         pid = start_runner(fork_socket, directory, listener)
-    connector = aiohttp.UnixConnector(path=assignment["socket"])
-    async with aiohttp.ClientSession(connector=connector) as session:
-        running = Running(directory, UUID(assignment["id"]), assignment["token"], pid, session)
+    async with talk(directory, assignment, pid) as running:
         try:
             yield running
         finally:
             with suppress(ProcessLookupError):
                 running.kill()
             await until(lambda: not running.alive())
+
+
+@asynccontextmanager
+async def talk(directory: Path, assignment: dict[str, Any], pid: int) -> AsyncIterator[Running]:
+    """To a runner that listens, or will in a moment."""
+    connector = aiohttp.UnixConnector(path=assignment["socket"])
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield Running(directory, UUID(assignment["id"]), assignment["token"], pid, session)

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 
 from stoker.core.errors import Broken, Unavailable
 from stoker.runner.fork_client import server_version, start_runner
-from tests.agents.running import bind, fork_server, prepare, runner, until
+from stoker.runner.listening import listen
+from tests.agents.running import fork_server, prepare, runner, talk, until
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def test_without_a_fork_server_the_shim_is_told_to_try_again(place: Path) -> Non
 
 def test_a_task_without_its_file_is_refused(fork_socket: Path, place: Path) -> None:
     place.mkdir()
-    with bind(place / "s") as listener, pytest.raises(Broken, match=r"no runner\.json"):
+    with listen(place / "s") as listener, pytest.raises(Broken, match=r"no runner\.json"):
         start_runner(fork_socket, place, listener)
 
 
@@ -124,10 +126,24 @@ async def test_an_ended_runner_is_no_zombie(fork_socket: Path, place: Path) -> N
 async def test_a_crash_of_a_runner_is_told_in_its_file(fork_socket: Path, place: Path) -> None:
     prepare(place)
     (place / "runner.json").write_text("{}")
-    with bind(place / "s") as listener:
+    with listen(place / "s") as listener:
         pid = start_runner(fork_socket, place, listener)
     await until(lambda: not Path(f"/proc/{pid}").exists())
     assert "Field required" in (place / "own" / "stderr").read_text()
+
+
+async def test_a_runner_can_also_start_cold(place: Path) -> None:
+    """`stoker runner DIR`, as in a container where nobody forks it."""
+    assignment = prepare(place)
+    program = "import sys, pathlib, stoker.runner.main as m; m.cold_start(pathlib.Path(sys.argv[1]))"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(place))
+    await until((place / "runner.sock").exists)
+    async with talk(place, assignment, process.pid) as one:
+        await one.start("exit 3")
+        told = await one.ask("GET", "/pull?wait_s=10")
+        assert json.loads(told.headers["Stoker-Health"])["result"]["exit_code"] == 3
+        await one.own_log()
+        assert await asyncio.wait_for(process.wait(), 10) == 0
 
 
 async def test_many_at_once(fork_socket: Path, place: Path) -> None:

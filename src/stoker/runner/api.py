@@ -43,7 +43,7 @@ def _errors(*statuses: int) -> dict[int, Body]:
 ROUTES: Final = (
     Route("GET", "/healthz", "How it is", None, {200: Health, **_errors()}),
     Route("POST", "/job", "Take a job", JobOrder, {200: Health, **_errors(409, 413, 422, 503)}),
-    Route("PUT", "/code", "Take its code", "application/x-tar", {200: Health, **_errors(409, 413, 422, 503)}),
+    Route("PUT", "/code", "Take its code", "application/octet-stream", {200: Health, **_errors(409, 413, 422, 503)}),
     Route("POST", "/run", "Start it", None, {202: Health, **_errors(409)}),
     Route(
         "GET",

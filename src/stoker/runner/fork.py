@@ -26,7 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from stoker.runner.main import serve
+from stoker.runner.listening import listen
+from stoker.runner.main import rehearse, serve
 from stoker.runner.place import Place
 from stoker.runner.tenant import name_process, peer_is_ours
 from stoker.runner.version import VERSION
@@ -52,8 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The kernel reaps the runners that end; nobody here wants to know how.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    server = _listen(path)
+    server = listen(path, socket.SOCK_SEQPACKET)
+    server.settimeout(_LOOK_S)
     own = os.stat(path).st_ino
+    rehearse()
     gc.collect()
     gc.freeze()
     _log(f"fork server {VERSION} is process {os.getpid()} and listens on {path}")
@@ -67,18 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _is(path, own):
             path.unlink()
     return 0
-
-
-def _listen(path: Path) -> socket.socket:
-    """Takes its place in one step: whoever finds the socket can connect to it."""
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    server.bind(str(fresh))
-    server.listen(128)
-    os.replace(fresh, path)
-    server.settimeout(_LOOK_S)
-    return server
 
 
 def _is(path: Path, inode: int) -> bool:

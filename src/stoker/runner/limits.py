@@ -33,6 +33,8 @@ BREATH_S: Final = 0.002
 OWN_LOG_BYTES: Final = 1024 * 1024
 OWN_LOG_DELAY_S: Final = 0.1
 """Until a sentence in it is on disk."""
+LAST_WORDS_S: Final = 1.0
+"""A runner that leaves waits for them no longer, should the disk be full."""
 RETRY_S: Final = 1.0
 """Between two tries to write to a disk that is full."""
 ORDER_PATIENCE_S: Final = 10.0

@@ -193,6 +193,15 @@ def test_a_piece_of_a_log_is_whole_frames(tmp_path: Path) -> None:
     assert log.read(tmp_path / "nowhere", 0, 1000) == b""
 
 
+def test_a_log_ends_where_a_lost_power_left_zeros(tmp_path: Path) -> None:
+    whole = frames(10, 20)
+    (tmp_path / f"{0:020}.log").write_bytes(whole + bytes(4096))
+    assert log.read(tmp_path, 0, 10_000) == whole
+    assert log.read(tmp_path, len(whole), 10_000) == b""
+    with pytest.raises(UserError):
+        log.read(tmp_path, len(whole) + 1, 10_000)
+
+
 def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
     assert log.tail(tmp_path) == ""
     text = b"".join(b"line %d\n" % number for number in range(1000)) + b"\xff end"

@@ -62,10 +62,15 @@ FORGOTTEN_AT_ONCE = 5_000
 
 # Placement.
 MOST_GANGS = 5_000
-"""Looked at in one pass, oldest first."""
+"""Looked at in one pass: the most urgent, then the oldest."""
 
 # Silence and leaving.
+LAUNCH_S = 900.0
+"""How long a provider may take to say yes or no to a launch, and how long a user's host may take to be reached. Longer
+than a performance, so that a call that hangs is made once more before the machine is given up."""
 PROVIDER_SILENCE_S = 1200.0
 """How long a provider's machine may be silent; a host that a user owns may be silent without end."""
+UNREGISTER_S = 60.0
+"""How long a job that ends waits until traffic has left it; a gateway that is gone must not keep it running."""
 LEAVING_GRACE_S = 120.0
 """How long jobs may take to stop when their machine is sent away."""

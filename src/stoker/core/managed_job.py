@@ -354,10 +354,6 @@ def deadline(job: ManagedJob) -> float | None:
     return job.resume_at
 
 
-def holds_launching(job: ManagedJob) -> bool:
-    return job.state is S.LAUNCHING
-
-
 def holds_alive(job: ManagedJob) -> bool:
     return job.live_runs > 0
 

@@ -20,9 +20,7 @@ SELECT * FROM instance WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE
 """
 """Waits: whoever holds an instance holds all its runs already, so it cannot be waiting for ours."""
 
-INSERT = Part(
-    "instance_insert",
-    """
+INSERT = Part("instance_insert", """
 INSERT INTO instance (id, fleet_id, backend, capacity, blocks, owned, shim, provisioning_limit_s, price, spot, state,
                       version, entered_at, deadline_at, held, handle, unreachable_since, health, cordoned, drain_at,
                       destroy_at, message)
@@ -31,13 +29,9 @@ SELECT id, fleet_id, backend, capacity, blocks, owned, shim, provisioning_limit_
        destroy_at, message
 FROM unnest($1::instance_row[])
 RETURNING 1
-""",
-    1,
-)
+""", 1)  # fmt: skip
 
-SAVE = Part(
-    "instance_save",
-    """
+SAVE = Part("instance_save", """
 UPDATE instance
 SET state = new.state, version = new.version, entered_at = new.entered_at, deadline_at = new.deadline_at,
     held = new.held, handle = new.handle, unreachable_since = new.unreachable_since, health = new.health,
@@ -45,9 +39,7 @@ SET state = new.state, version = new.version, entered_at = new.entered_at, deadl
 FROM unnest($1::instance_row[]) AS new
 WHERE instance.id = new.id AND instance.version = new.was
 RETURNING 1
-""",
-    1,
-)
+""", 1)  # fmt: skip
 
 UNFINISHED = """
 SELECT * FROM instance WHERE state <> 'TERMINATED' ORDER BY id

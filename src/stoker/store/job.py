@@ -41,9 +41,7 @@ LIMIT $2
 """
 """Jobs that an order to the whole run may mean: active ones, and those in their grace."""
 
-INSERT = Part(
-    "job_insert",
-    """
+INSERT = Part("job_insert", """
 INSERT INTO job (id, run_id, replica, node, attempt, round, submitted_at, latest, ready_at, state, version,
                  entered_at, deadline_at, instance_id, blocks, owned, shim, running_at, unreachable_since, reason,
                  message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, exited, gone, remove_at)
@@ -52,13 +50,9 @@ SELECT id, run_id, replica, node, attempt, round, submitted_at, latest, ready_at
        message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, exited, gone, remove_at
 FROM unnest($1::job_row[])
 RETURNING 1
-""",
-    1,
-)
+""", 1)  # fmt: skip
 
-SAVE = Part(
-    "job_save",
-    """
+SAVE = Part("job_save", """
 UPDATE job
 SET latest = new.latest, ready_at = new.ready_at, state = new.state, version = new.version,
     entered_at = new.entered_at, deadline_at = new.deadline_at, instance_id = new.instance_id,
@@ -70,9 +64,7 @@ SET latest = new.latest, ready_at = new.ready_at, state = new.state, version = n
 FROM unnest($1::job_row[]) AS new
 WHERE job.id = new.id AND job.version = new.was
 RETURNING 1
-""",
-    1,
-)
+""", 1)  # fmt: skip
 
 DUE = """
 SELECT id, run_id, attempt FROM job WHERE deadline_at <= $1 ORDER BY deadline_at LIMIT $2

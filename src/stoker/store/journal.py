@@ -7,15 +7,11 @@ from uuid import UUID
 from stoker.store.bundle import Bundle, Part
 from stoker.store.database import Connection
 
-APPEND = Part(
-    "journal_append",
-    """
+APPEND = Part("journal_append", """
 INSERT INTO journal (at, kind, id, family, event, source, target, note, by)
 SELECT $1, kind, id, family, event, source, target, note, by FROM unnest($2::journal_row[])
 RETURNING 1
-""",
-    2,
-)
+""", 2)  # fmt: skip
 
 STORY = """
 SELECT seq, at, kind, id, family, event, source, target, note, by FROM journal

@@ -16,24 +16,18 @@ from stoker.core.run_facts import Run, S, Tally
 from stoker.store.bundle import Bundle, Part
 from stoker.store.database import Connection, Record
 
-INSERT = Part(
-    "run_insert",
-    """
-INSERT INTO run (id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, whole, state, version,
-                 entered_at, deadline_at, round, replicas, tally, reason, message, cause, exit_code, backoff_step,
-                 resume_at, trigger_at, queued)
-SELECT id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, whole, state, version,
-       entered_at, deadline_at, round, replicas, tally::int[], reason, message, cause, exit_code, backoff_step,
-       resume_at, trigger_at, queued
+INSERT = Part("run_insert", """
+INSERT INTO run (id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, whole, priority, state,
+                 version, entered_at, deadline_at, round, replicas, tally, reason, message, cause, exit_code,
+                 backoff_step, resume_at, trigger_at, queued)
+SELECT id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, whole, priority, state,
+       version, entered_at, deadline_at, round, replicas, tally::int[], reason, message, cause, exit_code,
+       backoff_step, resume_at, trigger_at, queued
 FROM unnest($1::run_row[])
 RETURNING 1
-""",
-    1,
-)
+""", 1)  # fmt: skip
 
-SAVE = Part(
-    "run_save",
-    """
+SAVE = Part("run_save", """
 UPDATE run
 SET state = new.state, version = new.version, entered_at = new.entered_at, deadline_at = new.deadline_at,
     round = new.round, replicas = new.replicas, tally = new.tally::int[], reason = new.reason,
@@ -42,15 +36,13 @@ SET state = new.state, version = new.version, entered_at = new.entered_at, deadl
 FROM unnest($1::run_row[]) AS new
 WHERE run.id = new.id AND run.version = new.was
 RETURNING 1
-""",
-    1,
-)
+""", 1)  # fmt: skip
 
 DUE = """
 SELECT id FROM run WHERE deadline_at <= $1 ORDER BY deadline_at LIMIT $2
 """
 
-_UNCHANGED = (None,) * 8
+_UNCHANGED = (None,) * 9
 """Written once, when the run is inserted."""
 
 
@@ -70,7 +62,8 @@ def insert(bundle: Bundle, runs: Sequence[Run], resources: Mapping[RunId, str]) 
     """`resources` is what the jobs ask for, as JSON."""
     rows = [
         (run.id, run.project_id, run.name, json.dumps(run.policy.to_json()), resources[run.id], run.submitted_at,
-         run.owner_id, run.owner_attempt, is_whole(run), None, *_changing(run))
+         run.owner_id, run.owner_attempt, is_whole(run), run.policy.priority, None,
+         *_changing(run))
         # In one order everywhere: two replicas that insert the same names must not wait for each other.
         for run in sorted(runs, key=lambda run: run.name)
     ]  # fmt: skip
@@ -92,7 +85,7 @@ def _changing(run: Run) -> tuple[Any, ...]:
 
 def read(row: Record) -> Run:
     fields = dict(row)
-    del fields["deadline_at"], fields["resources"], fields["whole"]
+    del fields["deadline_at"], fields["resources"], fields["whole"], fields["priority"]
     fields["policy"] = policy_of(fields["policy"])
     fields["state"] = _STATES[fields["state"]]
     fields["attempt"] = 0

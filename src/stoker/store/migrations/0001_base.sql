@@ -8,6 +8,8 @@ CREATE TABLE run (
     name          text NOT NULL,
     policy        jsonb NOT NULL,
     resources     jsonb NOT NULL,
+    -- Of the policy, once more: the queue is sorted by it.
+    priority      integer NOT NULL,
     submitted_at  double precision NOT NULL,
     owner_id      uuid,
     owner_attempt integer NOT NULL DEFAULT 0,
@@ -78,7 +80,11 @@ CREATE TABLE job (
 
 CREATE UNIQUE INDEX job_latest ON job (run_id, replica, node) WHERE latest;
 CREATE INDEX job_unfinished ON job (run_id) WHERE state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED');
-CREATE INDEX job_waiting ON job (submitted_at) WHERE state = 'SUBMITTED' AND latest AND instance_id IS NULL;
+CREATE INDEX job_waiting ON job (run_id, replica, submitted_at)
+    WHERE state = 'SUBMITTED' AND latest AND instance_id IS NULL;
+CREATE INDEX job_holding_up ON job (run_id, replica)
+    WHERE NOT latest AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+       OR latest AND state = 'SUBMITTED' AND ready_at IS NOT NULL;
 CREATE INDEX job_instance ON job (instance_id)
     WHERE instance_id IS NOT NULL AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED');
 CREATE INDEX job_deadline ON job (deadline_at) WHERE deadline_at IS NOT NULL;
@@ -165,7 +171,7 @@ CREATE INDEX outbox_owner ON outbox (owner, due_at);
 -- row was loaded with. They are types of their own, so that a column added to a table does not stop older replicas.
 CREATE TYPE run_row AS (
     id uuid, project_id uuid, name text, policy jsonb, resources jsonb, submitted_at double precision, owner_id uuid,
-    owner_attempt integer, whole boolean, was bigint, state text, version bigint, entered_at double precision,
+    owner_attempt integer, whole boolean, priority integer, was bigint, state text, version bigint, entered_at double precision,
     deadline_at double precision, round integer, replicas integer, tally text, reason text, message text, cause text,
     exit_code integer, backoff_step integer, resume_at double precision, trigger_at double precision, queued boolean
 );

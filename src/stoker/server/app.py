@@ -16,6 +16,10 @@ PUBLIC: Final = frozenset(
 )
 """What is answered without a token."""
 
+# `plan` before `run`: its path would otherwise be taken for the name of a run.
+NOUNS: Final = (server, user, token, project, plan, run, job, log, event, instance, fleet)
+"""Under /api, with a token."""
+
 _DESCRIPTION: Final = """\
 Runs people's workloads on machines and never loses one.
 
@@ -47,9 +51,7 @@ def create_app(context: Context) -> FastAPI:
 
 def _api() -> APIRouter:
     api = APIRouter(responses=error.ERRORS, dependencies=SECURED)
-    # `plan` before `run`: its path would otherwise be taken for the name of a run.
-    nouns = (server, user, token, project, plan, run, job, log, event, instance, fleet)
-    for noun in nouns:
+    for noun in NOUNS:
         api.include_router(noun.router)
     return api
 

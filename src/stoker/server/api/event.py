@@ -15,7 +15,7 @@ from stoker.server.context import Context
 from stoker.server.error import Responses, answered
 from stoker.server.log_hub import Bell
 from stoker.server.parameter import Ctx, Cursor, Limit, RunRef, find_run, number_cursor
-from stoker.server.sse import LOOK_S, PING, Silence, event, streamed
+from stoker.server.sse import LOOK_S, PING, SCHEMA, Silence, event, streamed
 from stoker.store import event as store
 from stoker.store import run_list
 from stoker.store.event import Told
@@ -30,7 +30,7 @@ OVERLAP: Final = 2_000
 _EVENTS: Final[Responses] = {
     200: {
         "description": "Server-sent events: data is one event as JSON, id its number.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {"schema": SCHEMA}},
     }
 }
 After = Annotated[int, Query(ge=0, le=2**62, description="Only events with a higher number.")]

@@ -90,13 +90,14 @@ def test_in_the_foreground_ctrl_c_stops_it(own: Real) -> None:
     assert own("ps").returncode == 1
 
 
-def test_server_without_a_local_fleet(own: Real) -> None:
+def test_server_without_a_local_fleet(shared_directory: Path) -> None:
     """What a service manager starts, and stops by SIGTERM."""
-    serving = subprocess.Popen(command("server", "--port", "0"), env=own.env, stderr=subprocess.PIPE, cwd=ROOT)
+    new = Real(shared_directory / "service")
+    serving = subprocess.Popen(command("server", "--port", "0"), env=new.env, stderr=subprocess.PIPE, cwd=ROOT)
     deadline = time.monotonic() + 60
-    while own("ps").returncode:
+    while new("ps").returncode:
         assert time.monotonic() < deadline
-    assert json.loads(own("instances", "--json").stdout) == []
+    assert json.loads(new("instances", "--json").stdout) == []
     serving.send_signal(signal.SIGTERM)
     serving.communicate(timeout=60)
     assert serving.returncode == 0

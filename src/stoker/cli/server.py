@@ -214,7 +214,7 @@ def _start(home: Path, host: str, port: int) -> int:
     log = home / "server.log"
     if log.exists() and log.stat().st_size > LOG_BYTES:
         log.replace(log.with_suffix(".log.old"))
-    with open(log, "ab") as output:
+    with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
         began_at = output.tell()
         argv = [sys.executable, "-P", "-m", "stoker.cli.main", "--home", str(home), "up"]
         argv += ["--host", host, "--port", str(port)]

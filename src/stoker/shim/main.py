@@ -111,7 +111,7 @@ def _made(
         time.time,
     )
     tenants = Tenants(Ledger(home.root / "projects"), is_root=home.is_root)
-    removed = Removed(Ledger(home.root / "removed"), in_thread)
+    removed = Removed(Ledger(home.root / "removed"))
     return Shim(bench, tenants, removed), devices, cgroups
 
 

@@ -1,6 +1,7 @@
 """One server process: everything is wired here, started in order, and stopped in the opposite one."""
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -69,6 +70,10 @@ async def serve(settings: Settings, ready: Callable[[Served], None] = lambda ser
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, asked)
+        # What is here now stays: looking through it again and again would cost every request.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 50)
         log.info("serving", at=served.url, home=str(settings.home), version=served.context.version)
         ready(served)
         await stop.wait()

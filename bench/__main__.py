@@ -9,6 +9,7 @@ from pathlib import Path
 
 import structlog
 
+from bench.api import api
 from bench.engine import engine
 from bench.result import Result, write
 from stoker.store.database import Database
@@ -23,7 +24,7 @@ def main() -> int:
     server = asyncio.run(Embedded.start(home / "pg"))
     try:
         asyncio.run(_migrate(server.url))
-        results = engine(server.url)
+        results = engine(server.url) + api(server.url)
     finally:
         asyncio.run(server.stop())
         shutil.rmtree(home, ignore_errors=True)

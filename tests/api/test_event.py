@@ -3,6 +3,10 @@
 import asyncio
 import json
 
+from stoker.core.errors import Unavailable
+from stoker.core.job_facts import StartTask
+from stoker.engine.change import Change
+from stoker.store.outbox import Errand
 from tests.api.conftest import Api, Apis, Json, eventually, task
 
 RUNS = "/api/projects/main/runs"
@@ -29,6 +33,26 @@ async def test_the_story_of_a_run_is_told_in_pages(api: Apis) -> None:
         assert told == whole["items"]
         assert (await a.admin.get("/api/projects/main/events")).body["items"] == whole["items"]
         assert (await a.admin.get(f"{RUNS}/train/events?cursor=x")).status == 400
+
+
+async def test_what_fails_and_is_tried_again_is_shown(api: Apis) -> None:
+    """The disk of the host is full: the run is not lost, and whoever looks sees why nothing happens."""
+    async with api() as a:
+
+        async def full(errand: Errand, effect: object) -> Change:
+            raise Unavailable("There is no space left on the disk.", code="disk_full")
+
+        a.context.engine.errands._performers[StartTask] = full  # type: ignore[index]
+        await a.host()
+        await a.admin.made(RUNS, {"configuration": task(name="train")})
+
+        async def trouble() -> Json:
+            return (await a.admin.get(f"{RUNS}/train/events")).body["troubles"]
+
+        (found,) = await eventually(trouble, "it is seen")
+        assert (found["effect"], found["message"]) == ("StartTask", "There is no space left on the disk.")
+        run = (await a.admin.get(f"{RUNS}?name=train")).body["items"][0]
+        assert "no space left" in run["status_message"]
 
 
 async def test_the_story_is_followed_to_its_end(api: Apis) -> None:

@@ -136,6 +136,31 @@ async def test_the_owner_of_a_home_is_let_in_again_when_the_token_was_lost(home:
             assert (await Client(session, served.url, secret).get("/api/users/me")).body["admin"] is True
 
 
+def put(home: Path, text: str) -> None:
+    home.mkdir(mode=0o711)
+    (home / "config.yml").write_text(text)
+
+
+async def test_a_configuration_that_names_another_machine_is_not_touched(home: Path) -> None:
+    put(home, 'url: https://stoker.example.org\ntoken: "stk_theirs"\n')
+    before = (home / "config.yml").read_text()
+    async with running(Settings(home, port=0)) as served, aiohttp.ClientSession() as session:
+        assert (await Client(session, served.url, "stk_theirs").get("/api/users/me")).status == 401
+    assert (home / "config.yml").read_text() == before
+
+
+async def test_a_token_of_another_user_in_the_home_stays_what_it_is(home: Path) -> None:
+    async with running(Settings(home, port=0)) as served, aiohttp.ClientSession() as session:
+        admin = Client(session, served.url, Keyring(home / "config.yml").secret)
+        await admin.made("/api/users", {"name": "ada"})
+        token = (await admin.made("/api/tokens", {"user": "ada"}))["token"]
+    config = home / "config.yml"
+    config.write_text(f'url: "{served.url}"\ntoken: "{token}"\n')
+    async with running(Settings(home, port=0)) as served, aiohttp.ClientSession() as session:
+        assert Keyring(config).secret == token
+        assert (await Client(session, served.url, token).get("/api/users/me")).body["name"] == "ada"
+
+
 async def test_a_second_server_on_the_same_home_is_refused(home: Path) -> None:
     async with running(Settings(home, port=0)):
         with pytest.raises(Conflict, match="uses"):

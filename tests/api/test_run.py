@@ -110,6 +110,8 @@ async def test_what_was_seen_in_the_plan_must_still_be_so(api: Apis) -> None:
         other = {"id": str(uuid4()), "version": 1}
         changed = await a.admin.post(RUNS, {"configuration": task(name="train"), "expected": other})
         assert (changed.status, changed.code) == (409, "changed")
+        nameless = await a.admin.post(RUNS, {"configuration": task(), "expected": plan["expected"]})
+        assert nameless.status == 422
         taken = await a.admin.post(RUNS, {"configuration": task(name="train"), "expected": plan["expected"]})
         assert taken.status == 201
 

@@ -1,10 +1,9 @@
-"""`python -m bench.shim`: how fast a task is there, how soon its end is known, and what that costs the shim."""
+"""how fast a task is there, how soon its end is known, and what that costs the shim."""
 
 import asyncio
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -155,14 +154,3 @@ def measure() -> list[Result]:
         return asyncio.run(_measure(home))
     finally:
         shutil.rmtree(home, ignore_errors=True)
-
-
-def main() -> int:
-    results = measure()
-    for result in results:
-        print(result)
-    return 1 if any(result.ok is False for result in results) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

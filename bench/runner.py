@@ -1,4 +1,4 @@
-"""how fast a runner is there, what it costs, and how fast a log goes through it."""
+"""How fast a runner is there, what it costs, and how fast a log goes through it."""
 
 import asyncio
 import resource

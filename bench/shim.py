@@ -1,4 +1,4 @@
-"""how fast a task is there, how soon its end is known, and what that costs the shim."""
+"""How fast a task is there, how soon its end is known, and what that costs the shim."""
 
 import asyncio
 import os

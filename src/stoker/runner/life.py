@@ -27,6 +27,7 @@ from stoker.runner.limits import (
     MESSAGE_CHARS,
     MOST_LIVE_READERS,
     ORDER_PATIENCE_S,
+    PLACE_LOOK_S,
     READERS_WAIT_S,
     RESERVE_BYTES,
     START_WAIT_S,
@@ -236,7 +237,7 @@ class Life:
             del self._readers[key]
             self._move()
 
-    # Silence.
+    # Silence, and nobody left.
 
     def heard(self) -> None:
         """Somebody with the token is there."""
@@ -254,6 +255,11 @@ class Life:
                 self._stop(None, f"the server was not heard for {silent_s:.1f} s")
                 return
             await asyncio.sleep(min(1.0, limit_s / 4))
+
+    async def abandoned(self) -> None:
+        """Returns when the task's directory is gone and no job runs: what is left to say, nobody can ever read."""
+        while self._place.directory.exists() or (self._job is not None and not self._job.ended):  # noqa: ASYNC110
+            await asyncio.sleep(PLACE_LOOK_S)
 
     # Below.
 

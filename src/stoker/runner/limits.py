@@ -11,6 +11,8 @@ READERS_WAIT_S: Final = 3600.0
 """For somebody to read the whole log of a job that has ended. It stays on disk for the shim."""
 LAST_READERS_WAIT_S: Final = 60.0
 """The same for the runner's own log and for live readers, once the server has the job's log."""
+PLACE_LOOK_S: Final = 30.0
+"""Between two looks whether the task's directory is still there."""
 
 # The end of a job.
 LINGER_S: Final = 0.2

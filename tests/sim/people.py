@@ -14,7 +14,7 @@ from stoker.core.policy import Disconnect, Policy, StopCriteria
 from stoker.core.reason import JobReason, RetryEvent, RunReason
 from stoker.core.resources import parse_request
 from stoker.core.retry import Retry
-from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, StopAsked
+from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, S, StopAsked
 from stoker.core.schedule import parse_schedule
 from stoker.engine.change import Change, RunBirth, of_instance, of_run
 from tests.sim.managed import PROJECT, ManagedPeople
@@ -89,7 +89,7 @@ class People(ManagedPeople):
             chosen |= {"nodes": 2, "replicas": dice.randint(1, 2)}
             chosen["stop_criteria"] = dice.choice((StopCriteria.ALL_DONE, StopCriteria.MASTER_DONE))
         elif kind == "service":
-            chosen |= {"service": True, "replicas": dice.randint(0, 2), "max_duration_s": None}
+            chosen |= {"service": True, "replicas": dice.randint(0, 3), "max_duration_s": None}
         elif kind == "cron":
             overlap = dice.choice(("skip", "queue"))
             chosen |= {"on_no_capacity": OnNoCapacity.QUEUE, "priority": 10}
@@ -134,7 +134,8 @@ class People(ManagedPeople):
         super().notice(moved)
         before, after = moved.before, moved.after
         if moved.kind == "run" and after.policy.service and before and before.state is not after.state:
-            self.perhaps(5, lambda id: self._want(id, self.world.dice.randint(1, 2)), after.id)
+            weight = 10 if after.state is S.PENDING else 3
+            self.perhaps(weight, lambda id: self._want(id, self.world.dice.choice((1, 1, 2))), after.id)
 
     async def break_run(self) -> None:
         if (run := await self._run()) is not None:

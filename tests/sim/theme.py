@@ -24,7 +24,7 @@ class Theme:
     slots: tuple[int, int] = (2, 4)
     """Launching and alive managed jobs, at most."""
     most_tasks: int = 4
-    graphs: int = 3
+    graphs: int = 2
     """Of the swarm."""
     programs_s: tuple[float, ...] = (0.1, 1.0, 5.0, 30.0, 120.0, 700.0)
     """How long programs run, at most; the first end before anybody knows that they began."""
@@ -65,8 +65,9 @@ THEMES = (
     Theme("schedules", chaos_s=360.0, pause_s=(2.0, 30.0), kinds={"cron": 60}, acts={"stop": 12, "abort": 12}),
     Theme(
         "services",
-        kinds={"service": 60},
-        acts={"scale": 40, "submit_managed": 2},
+        pause_s=(0.2, 3.0),
+        kinds={"service": 150},
+        acts={"submit": 60, "scale": 30, "submit_managed": 1},
         programs_s=(0.1, 1.0, 5.0, 20.0),
         meddling=0.06,
     ),

@@ -42,8 +42,8 @@ sim: $(STAMP) ## the simulation: make sim SEEDS=2000, or SEED=17 for one story
 chaos: $(STAMP) ## kill -9 of engines and of PostgreSQL under load, fifty times: make chaos [KILLS=50] [SEED=1]
 	STOKER_KILLS=$(KILLS) $(if $(SEED),STOKER_SEED=$(SEED)) $(PY) -m pytest -s tests/process/test_kill.py
 
-bench: $(STAMP) ## measure the engine; figures also in bench/results.json
-	$(PY) -m bench
+bench: $(STAMP) ## measure, with limits; figures also in bench/results.json; PART=engine for one part
+	$(PY) -m bench $(PART)
 
 docs: $(STAMP) ## print the generated pages anew
 	$(PY) -m docs.machines

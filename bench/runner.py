@@ -1,10 +1,9 @@
-"""`python -m bench.runner`: how fast a runner is there, what it costs, and how fast a log goes through it."""
+"""How fast a runner is there, what it costs, and how fast a log goes through it."""
 
 import asyncio
 import resource
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -95,14 +94,3 @@ async def _keep(running: Running, store: LogStore) -> int:
             offset = await store.append(running.job_id, offset, told.body)
         elif told.complete:
             return offset
-
-
-def main() -> int:
-    results = measure()
-    for result in results:
-        print(result)
-    return 1 if any(result.ok is False for result in results) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -58,7 +58,7 @@ def standing() -> Iterator[Stand]:
         started = up(home)
         yield started
     finally:
-        subprocess.run(_stoker(home, "down", "--all", "--force"), capture_output=True, timeout=START_S)
+        subprocess.run(_stoker(home, "down", "--force"), capture_output=True, timeout=START_S)
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -1,9 +1,8 @@
 """The parts of a shim that can be tried without one."""
 
 import asyncio
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -24,10 +23,6 @@ V1 = """\
 33 25 0:29 / {root}/unified rw - cgroup2 cgroup2 rw
 """
 V2 = "31 25 0:27 {below} {root} rw - cgroup2 cgroup2 rw,nsdelegate\n"
-
-
-async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
-    return work(*arguments)
 
 
 # Control groups. The files are ordinary ones: what is written is looked at, not what the kernel makes of it.
@@ -123,30 +118,24 @@ async def test_all_who_wait_are_woken_by_one_change_and_by_the_end() -> None:
 # Fences.
 
 
-async def test_the_last_removed_tasks_are_remembered_and_no_more(tmp_path: Path) -> None:
+def test_the_last_removed_tasks_are_remembered_and_no_more(tmp_path: Path) -> None:
     ids = [UUID(int=number) for number in range(30)]
-    removed = Removed(Ledger(tmp_path / "removed"), at_once, kept=4)
+    removed = Removed(Ledger(tmp_path / "removed"), kept=4)
     for number, id in enumerate(ids):
-        await removed.add(id, number)
-    await removed.add(ids[-1], 3)
-    again = Removed(Ledger(tmp_path / "removed"), at_once, kept=4)
+        removed.add(id, number)
+    removed.add(ids[-1], 3)
+    again = Removed(Ledger(tmp_path / "removed"), kept=4)
     for found in (removed, again):
         assert [found.fence(id) for id in ids[-5:]] == [None, 26, 27, 28, 29]
     assert len((tmp_path / "removed").read_text().splitlines()) <= 9
 
 
-async def test_removals_at_the_same_time_share_a_sync(tmp_path: Path) -> None:
-    appends: list[int] = []
-
-    async def counted(work: Callable[..., Any], lines: list[Any]) -> Any:
-        appends.append(len(lines))
-        await asyncio.sleep(0)
-        return work(lines)
-
-    removed = Removed(Ledger(tmp_path / "removed"), counted)
-    await asyncio.gather(*(removed.add(UUID(int=number), 1) for number in range(20)))
-    assert appends == [1, 19] or appends == [20]
-    assert all(removed.fence(UUID(int=number)) == 1 for number in range(20))
+def test_removals_from_several_threads_are_all_noted(tmp_path: Path) -> None:
+    removed = Removed(Ledger(tmp_path / "removed"))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: removed.add(UUID(int=number), number), range(50)))
+    again = Removed(Ledger(tmp_path / "removed"))
+    assert all(again.fence(UUID(int=number)) == number for number in range(50))
 
 
 # Logs on disk.
@@ -191,6 +180,15 @@ def test_a_piece_of_a_log_is_whole_frames(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="begins at"):
         log.read(tmp_path, 0, 1000)
     assert log.read(tmp_path / "nowhere", 0, 1000) == b""
+
+
+def test_a_log_ends_where_a_lost_power_left_zeros(tmp_path: Path) -> None:
+    whole = frames(10, 20)
+    (tmp_path / f"{0:020}.log").write_bytes(whole + bytes(4096))
+    assert log.read(tmp_path, 0, 10_000) == whole
+    assert log.read(tmp_path, len(whole), 10_000) == b""
+    with pytest.raises(UserError):
+        log.read(tmp_path, len(whole) + 1, 10_000)
 
 
 def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:

@@ -95,8 +95,8 @@ def real(shared_directory: Path) -> Iterator[Real]:
 
 
 @pytest.fixture
-def own(shared_directory: Path, request: pytest.FixtureRequest) -> Iterator[Real]:
-    """One for a test that starts and kills it as it likes."""
-    server = Real(shared_directory / f"own-{abs(hash(request.node.name)) % 10**6}")
+def own(shared_directory: Path) -> Iterator[Real]:
+    """One for tests that start and kill it as they like. They share the home, since making a database takes seconds."""
+    server = Real(shared_directory / "own")
     yield server
     server.clear()

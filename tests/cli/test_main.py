@@ -71,7 +71,9 @@ def test_help_imports_nothing_heavy_and_no_http(environ: dict[str, str]) -> None
     assert imported(environ, "--help") & {*HEAVY, "http", "difflib"} == set()
 
 
-@pytest.mark.parametrize("args", [("ps",), ("ps", "--json"), ("get", "train"), ("logs", "train"), ("stop", "train")])
+@pytest.mark.parametrize(
+    "args", [("ps",), ("ps", "--json"), ("get", "train"), ("logs", "train"), ("stop", "train"), ("run", "-d", "x")]
+)
 def test_quick_commands_import_nothing_heavy(connected: dict[str, str], fake: Fake, args: tuple[str, ...]) -> None:
     fake.add(run("train"))
     assert imported(connected, *args) & {*HEAVY} == set()

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stoker.cli import printer
 from stoker.cli.printer import Printer, Tail, later
@@ -79,3 +81,27 @@ def test_one_endless_line_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPat
 def test_since_leaves_out_what_came_before() -> None:
     frames = [Frame(OUT, AT, b"old"), Frame(OUT, AT + 5, b"new")]
     assert [frame.data for frame in later(frames, AT + 1)] == [b"new"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([OUT, ERR]), st.text("ab\n", min_size=1, max_size=12)), max_size=12),
+    st.integers(0, 6),
+)
+def test_the_tail_is_the_end_of_all_lines(said: list[tuple[int, str]], lines: int) -> None:
+    """Compared with the plain way: number every line by when it began, and keep the last ones."""
+    began, opened = 0, dict[int, int]()
+    pieces: list[tuple[int, int, bytes]] = []
+    for stream, text in said:
+        for piece in text.splitlines(keepends=True):
+            if stream not in opened:
+                began += 1
+                opened[stream] = began
+            pieces.append((opened[stream], stream, piece.encode()))
+            if piece.endswith("\n"):
+                del opened[stream]
+    expected = {
+        stream: b"".join(piece for line, to, piece in pieces if to == stream and line > began - lines)
+        for stream in (OUT, ERR)
+    }
+    kept = tail(lines, *(Frame(stream, AT, text.encode()) for stream, text in said))
+    assert {stream: b"".join(data for to, data in kept if to == stream) for stream in (OUT, ERR)} == expected

@@ -186,7 +186,7 @@ def test_an_attached_run_outlives_a_killed_server(own: Real) -> None:
     own.up()
     port = json.loads(own("config", "--json").stdout)["url"]["value"].rpartition(":")[2]
     attached = subprocess.Popen(
-        command("run", "--name", "watched", "for i in $(seq 60); do echo $i; sleep 0.1; done; exit 9"),
+        command("run", "--name", "watched", "for i in $(seq 40); do echo $i; sleep 0.1; done; exit 9"),
         env=own.env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -206,7 +206,7 @@ def test_an_attached_run_outlives_a_killed_server(own: Real) -> None:
     assert own("up", "-d", "--port", port).returncode == 0
     assert attached.wait(timeout=60) == 9
     reading.join()
-    assert lines == [f"{number}\n".encode() for number in range(1, 61)]
+    assert lines == [f"{number}\n".encode() for number in range(1, 41)]
     assert attached.stderr is not None
     said = attached.stderr.read()
     assert said.count(b"trying again") == said.count(b"The server is back.") == 1

@@ -92,7 +92,7 @@ class Agents:
 
     async def launch(self, errand: Errand, effect: Launch) -> Change:
         id = InstanceId(errand.target)
-        await self.world.pause(0.1, 5.0)
+        await self.world.pause(0.1, self.world.dice.choice((3.0, 3.0, 30.0)))
         mute = id not in self.world.owned and self.world.always("provider never answers", id, 0.02)
         if mute or self.world.chance("performer gave up before acting", 0.05):
             raise Unavailable("the provider does not answer")
@@ -158,9 +158,8 @@ class Agents:
     async def _host(self, errand: Errand) -> Host:
         async with self.database.connection() as connection:
             id: UUID | None = await connection.fetchval("SELECT instance_id FROM job WHERE id = $1", errand.target)
-            assert id is not None
-            instance = await instance_store.get(connection, InstanceId(id))
-        host = self.world.hosts.get(instance.id)
+        assert id is not None
+        host = self.world.hosts.get(id)
         if host is None or not host.alive:
             raise Unavailable("there is no such machine")
         return host

@@ -98,7 +98,7 @@ async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]
     world.background(_leases(world))
     world.background(world.swarm.live())
     world.later(SWARM_S, world.swarm.heal)
-    await people.live(world.theme.chaos_s)
+    await people.live(world.now() + world.theme.chaos_s)
     await _heal(world, people)
     await _settle(world)
     if world.violation is not None:

@@ -221,11 +221,20 @@ class Host:
                 task.changed.clear()
                 await task.changed.wait()
                 continue
-            await self.world.pause(0.02, 0.4)
+            await self.world.pause(0.02, self._longest_s(wishes[0]))
             await self._awake()
             # A start hook in flight is given up when the task is to end meanwhile.
             if self.alive and shim.wish(task.record) == wishes:
                 self._do(task, wishes[0])
+
+    def _longest_s(self, wish: Effect) -> float:
+        """Containers take their time to start, and may use their grace to stop."""
+        match wish:
+            case shim.Perform(hook=shim.Hook.CONTAINER):
+                return self.world.dice.choice((0.4, 0.4, 0.4, 20.0))
+            case shim.Undo(hook=shim.Hook.CONTAINER, grace_s=grace_s):
+                return min(0.4 + grace_s, 4.0)
+        return 0.4
 
     def _do(self, task: Task, wish: Effect) -> None:
         match wish:
@@ -292,7 +301,7 @@ class Host:
         self._step(task, shim.Exited(exited.exit_code, oom=exited.oom))
         self._tell(task, exited)
 
-        if exited.exit_code and not self.owned and self.world.chance("machine goes with the program", 0.3):
+        if exited.exit_code and not self.owned and self.world.chance("machine goes with the program", 0.4):
             self.world.provider.preempt(self.id, 0.0)
 
     def _halt(self, task: Task) -> None:

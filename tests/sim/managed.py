@@ -6,13 +6,14 @@ from uuid import UUID
 
 from stoker.core import managed_task as mt
 from stoker.core.commitment import Moved
-from stoker.core.ids import ManagedJobId, ProjectId
+from stoker.core.ids import ManagedJobId, ProjectId, RunId, derived
+from stoker.core.instance import PreemptionNoticed
 from stoker.core.machine import Event
 from stoker.core.managed_job import S, Submitted, TaskWanted, create
 from stoker.core.managed_task import CancelAsked, ControllerBroke
-from stoker.core.reason import JobReason
-from stoker.core.run_facts import ACTIVE
-from stoker.engine.change import Change, ManagedBirth, of_managed
+from stoker.core.reason import RunReason
+from stoker.core.run_facts import ACTIVE, Broke, StopAsked
+from stoker.engine.change import Change, ManagedBirth, of_managed, of_run
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -27,7 +28,13 @@ MANAGED_SPECS = (
 
 WAITING = """
 SELECT id FROM managed_task
-WHERE managed_job_id = $1 AND NOT launched AND state IN ('PENDING', 'RECOVERING') ORDER BY attempt DESC, id
+WHERE managed_job_id = $1 AND NOT launched AND state IN ('PENDING', 'RECOVERING')
+ORDER BY attempt = 0, resume_at NULLS FIRST, id
+"""
+MACHINES = """
+SELECT job.instance_id AS id FROM job JOIN run ON run.id = job.run_id
+WHERE run.owner_id = $1 AND job.instance_id IS NOT NULL AND job.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+ORDER BY job.id
 """
 UNFINISHED = "SELECT id, state FROM managed_job WHERE state <> 'DONE' ORDER BY id"
 
@@ -62,36 +69,53 @@ class ManagedPeople:
             await world.ask(Change(facts=(of_managed(id, id, Submitted()),)))
 
     def notice(self, moved: Moved) -> None:
-        """People look at what has just changed, so they act a moment too early or too late rather than at any time."""
+        """What has just changed is what people act on and what breaks, a moment too early or too late."""
         before, after = moved.before, moved.after
-        if before is None or before.state is after.state or not self.world.faults:
+        if before is None:
             return
         match moved.kind:
-            case "managed_job" if after.state in (S.ALIVE_WAITING, S.ALIVE_BACKOFF):
-                self._perhaps(4, self._clear, after.id)
-            case "managed_task" if after.state is not mt.S.PENDING:
-                self._perhaps(2 if after.state in mt.ENDED else 1, self._meddle, after.id)
-            case "run" if after.owner_id is not None and after.state not in ACTIVE:
-                self._perhaps(4 if after.cause is JobReason.SETUP_FAILED else 2, self._meddle, after.owner_id)
+            case "managed_job" if before.state is not after.state and after.state in (S.ALIVE_WAITING, S.ALIVE_BACKOFF):
+                self.perhaps(10, self._clear, after.id)
+            case "managed_task" if before.phase != after.phase and after.state is not mt.S.PENDING:
+                self.perhaps(4 if after.state in mt.ENDED or after.recovering else 1, self._meddle, after.id)
+                if after.launched and after.state not in mt.ENDED:
+                    self.perhaps(4 if after.recovering else 2, self._preempt, after.id)
+            case "run" if before.state is not after.state and after.owner_id and after.state not in ACTIVE:
+                self.perhaps(4 if after.exit_code else 2, self._meddle, after.owner_id)
 
-    def _perhaps(self, weight: int, act: Callable[[UUID], Coroutine[Any, Any, None]], target: UUID) -> None:
+    def perhaps(self, weight: int, act: Callable[[UUID], Coroutine[Any, Any, None]], target: UUID) -> None:
         async def soon() -> None:
-            await self.world.pause(0.0, 4.0)
+            await self.world.pause(0.0, self.world.dice.choice((0.2, 4.0)))
             await act(target)
 
-        if self.world.dice.random() < weight * self.world.theme.meddling:
+        if self.world.faults and self.world.dice.random() < weight * self.world.theme.meddling:
             self.world.background(soon())
 
     def impatient(self, task: UUID) -> None:
         """Its launch takes long."""
-        self._perhaps(6, self._meddle, task)
+        self.perhaps(6, self._meddle, task)
 
     async def _meddle(self, id: UUID) -> None:
-        row = await self.world.pick_row("SELECT managed_job_id, state FROM managed_task WHERE id = $1", id)
-        if row is not None:
-            events = (CancelAsked(by="bob"), ControllerBroke("oops"))
-            event = events[1] if row["state"] in mt.ENDED else self.world.dice.choice(events)
-            await self._tell(id, row["managed_job_id"], event)
+        row = await self.world.pick_row("SELECT managed_job_id, state, attempt FROM managed_task WHERE id = $1", id)
+        act = "break" if row["state"] in mt.ENDED else self.world.dice.choice(("cancel", "break", "run"))
+        match act:
+            case "cancel":
+                await self._tell(id, row["managed_job_id"], CancelAsked(by="bob"))
+            case "break":
+                await self._tell(id, row["managed_job_id"], ControllerBroke("oops"))
+            case "run":
+                run = RunId(derived(id, row["attempt"]))
+                event = self.world.dice.choice((StopAsked(by="bob"), Broke(RunReason.SERVER_ERROR)))
+                await self.world.ask(Change(facts=(of_run(run, event),)))
+
+    async def _preempt(self, id: UUID) -> None:
+        """One of the machines that its run has, or is about to have."""
+        instance = await self.world.pick(MACHINES, id)
+        if instance in self.world.provider.machines:
+            self.world.count("machine preempted")
+            self.world.provider.preempt(instance, 0.0)
+        elif instance is not None and instance not in self.world.owned:
+            self.world.post_instance(instance, PreemptionNoticed())
 
     async def _clear(self, id: UUID) -> None:
         """What waits of a job is cancelled, one after the other."""

@@ -24,12 +24,13 @@ class Theme:
     slots: tuple[int, int] = (2, 4)
     """Launching and alive managed jobs, at most."""
     most_tasks: int = 4
-    graphs: int = 3
+    graphs: int = 2
     """Of the swarm."""
     programs_s: tuple[float, ...] = (0.1, 1.0, 5.0, 30.0, 120.0, 700.0)
     """How long programs run, at most; the first end before anybody knows that they began."""
     meddling: float = 0.02
     """How often people cancel what has just changed, or its controller breaks."""
+    owned_hosts: int = 2
     failing: int = 1
     """How much more often programs fail."""
     idle_duration_s: float = 120.0
@@ -39,29 +40,37 @@ THEMES = (
     Theme("everything"),
     Theme(
         "managed jobs",
-        chaos_s=200.0,
-        pause_s=(0.2, 5.0),
-        slots=(2, 4),
+        chaos_s=150.0,
+        pause_s=(0.2, 4.0),
+        slots=(2, 3),
         most_tasks=5,
         graphs=1,
         programs_s=(0.1, 1.0, 5.0, 15.0, 40.0),
+        owned_hosts=1,
         failing=2,
-        meddling=0.08,
+        meddling=0.06,
         # Little else happens, so that much of this does.
         acts={
             **dict.fromkeys(ACTS, 1),
             "submit": 3,
             "submit_managed": 30,
             "cancel_managed": 6,
-            "stop": 6,
-            "preempt": 10,
+            "stop": 3,
+            "preempt": 4,
             "preempt_early": 4,
             "scale": 0,
             "blackout": 0,
         },
     ),
     Theme("schedules", chaos_s=360.0, pause_s=(2.0, 30.0), kinds={"cron": 60}, acts={"stop": 12, "abort": 12}),
-    Theme("services", kinds={"service": 60}, acts={"scale": 40}),
+    Theme(
+        "services",
+        pause_s=(0.2, 3.0),
+        kinds={"service": 150},
+        acts={"submit": 60, "scale": 30, "submit_managed": 1},
+        programs_s=(0.1, 1.0, 5.0, 20.0),
+        meddling=0.06,
+    ),
     Theme(
         "silence",
         chaos_s=1750.0,

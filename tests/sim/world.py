@@ -33,10 +33,6 @@ from tests.sim.theme import theme_of
 
 EPOCH = 1_800_000_000.0
 """A Friday in 2027; the virtual clock starts here."""
-LASTING = {"PENDING": 1, "SUCCEEDED": 1, "CANCELLED": 1, "STARTING": 3, "RUNNING": 3}
-PASSING = 9
-"""How likely a moment is chosen, whatever it is a moment of."""
-OWNED_HOSTS = 2
 PATIENCE_S = 20.0
 """Then people ask again, perhaps another replica, while the first may still get to it."""
 
@@ -172,12 +168,12 @@ class World:
     def know_run(self, run_id: UUID, policy: Policy) -> None:
         if run_id not in self.programs:
             length_s = self.dice.choice(self.theme.programs_s)
-            self.programs[run_id] = Program(length_s / 2, length_s, endless=policy.service and self.dice.random() < 0.7)
+            self.programs[run_id] = Program(length_s / 2, length_s, endless=policy.service and self.dice.random() < 0.5)
 
     def lack(self, task_id: UUID, attempt: int) -> Lack | None:
         """Why this launch is impossible: whoever tries it finds the same."""
         if (task_id, attempt) not in self.lacks:
-            impossible = self.chance("launch is impossible", 0.15)
+            impossible = self.chance("launch is impossible", 0.12 if attempt == 1 else 0.3)
             self.lacks[task_id, attempt] = self.dice.choice(list(Lack)) if impossible else None
         return self.lacks[task_id, attempt]
 
@@ -251,13 +247,12 @@ class World:
         return self.dice.choice(rows) if rows else None
 
     async def pick_moment(self, query: str, *args: object) -> Any:
-        """Moments that pass at once are met more often than those that last."""
+        """As `pick_row`, but a moment that passes at once is as likely to be met as one that lasts."""
         async with self.line.turn() as connection:
             rows = await connection.fetch(query, *args)
         if not rows:
             return None
-        moments = sorted({row["moment"] for row in rows})
-        moment = self.dice.choices(moments, [LASTING.get(moment, PASSING) for moment in moments])[0]
+        moment = self.dice.choice(sorted({row["moment"] for row in rows}))
         return self.dice.choice([row for row in rows if row["moment"] == moment])
 
     async def pick(self, query: str, *args: object) -> UUID | None:
@@ -272,7 +267,7 @@ class World:
     async def begin(self) -> None:
         for server in self.servers:
             server.start()
-        for _ in range(OWNED_HOSTS):
+        for _ in range(self.theme.owned_hosts):
             id = InstanceId(self.new_id())
             self.owned.add(id)
             self.hosts[id] = Host(self, id, owned=True)

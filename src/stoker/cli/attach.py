@@ -111,10 +111,10 @@ class Status:
                 seen = run.get(self._client, self._run_id)
                 if seen["status"] not in ("SUBMITTED", "PROVISIONING", "PENDING"):
                     return
-                told = seen["status_message"] or run.why(self._client, self._run_id)["sentence"]
+                why = run.why(self._client, self._run_id)["sentence"] if seen["status"] == "SUBMITTED" else ""
             except StokerError:
                 continue
-            self._show(f"{seen['name']} is {seen['status']}: {told}")
+            self._show(screen.plain(why or f"{seen['name']} is {seen['status']} {seen['status_message']}"))
 
     def _show(self, text: str) -> None:
         with self._lock:
@@ -143,11 +143,6 @@ class Away:
         if self._is_away:
             screen.note("The server is back.")
         self._is_away = False
-
-
-@contextmanager
-def away_note() -> Iterator[Away]:
-    yield Away()
 
 
 class Attached:

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 OK: Final = 0
 FAILED: Final = 1
-USAGE: Final = 2
 RUN_FAILED: Final = 100
 RUN_UNFINISHED: Final = 101
 RUN_NOT_FOUND: Final = 102

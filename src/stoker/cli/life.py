@@ -30,7 +30,7 @@ class Life:
     """In ticks since the boot, then the id of the boot."""
 
     def alive(self) -> bool:
-        return started_of(self.pid) == self.started
+        return self.started != "" and started_of(self.pid) == self.started
 
     def signal(self, number: signal.Signals) -> None:
         try:

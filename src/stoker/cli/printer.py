@@ -3,8 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from stoker.cli.moment import stamp
 from stoker.wire.frame import Frame, Stream
@@ -64,14 +63,17 @@ def later(frames: Iterable[Frame], since_us: int) -> Iterator[Frame]:
     return (frame for frame in frames if frame.time_us >= since_us)
 
 
-@dataclass
-class _Part:
-    line: int
+class _Part(NamedTuple):
+    """A frame and the numbers of its lines: `first`, then those behind `before`, up to `last`."""
+
     frame: Frame
+    first: int
+    before: int
+    last: int
 
 
 class Tail:
-    """Keeps the last lines of what is written to it, for a printer."""
+    """Keeps the last lines of what is written to it, for a printer. Lines are numbered in the order they began."""
 
     def __init__(self, lines: int) -> None:
         self._lines = lines
@@ -84,21 +86,28 @@ class Tail:
 
     def write(self, frames: Iterable[Frame]) -> None:
         for frame in frames:
-            for piece in _split(frame.data):
-                to = destination(frame)
-                if to not in self._open:
-                    self._count += 1
-                    self._open[to] = self._count
-                self._keep(_Part(self._open[to], Frame(frame.stream, frame.time_us, piece)))
-                if piece.endswith(b"\n"):
-                    del self._open[to]
+            to = destination(frame)
+            if to not in self._open:
+                self._count += 1
+            first, before = self._open.pop(to, self._count), self._count
+            ended = frame.data.count(b"\n")
+            whole = frame.data.endswith(b"\n")
+            self._count += ended - whole
+            last = self._count if ended > whole else first
+            if not whole:
+                self._open[to] = last
+            self._keep(_Part(frame, first, before, last))
 
     def _keep(self, part: _Part) -> None:
         self._parts.append(part)
         self._bytes += len(part.frame.data)
-        while self._parts and (self._parts[0].line <= self._count - self._lines or self._bytes > TAIL_BYTES):
+        while self._parts and (self._parts[0].last <= self._count - self._lines or self._bytes > TAIL_BYTES):
             self._bytes -= len(self._parts.popleft().frame.data)
 
     def kept(self) -> Iterator[Frame]:
         """A line whose beginning is gone may have an end that stands behind another stream's line."""
-        return (part.frame for part in self._parts if part.line > self._count - self._lines)
+        beyond = self._count - self._lines
+        for frame, first, before, _ in self._parts:
+            for number, piece in enumerate(_split(frame.data)):
+                if (before + number if number else first) > beyond:
+                    yield Frame(frame.stream, frame.time_us, piece)

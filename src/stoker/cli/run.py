@@ -221,7 +221,7 @@ def wait(session: Session, runs: tuple[str, ...], timeout: str | None, as_json: 
     The exit code is the job's own when it failed by itself; else 0 done, 100 failed, 101 not finished in time,
     102 not found, 103 stopped. Of several runs it is that of the first one that did not end well.
     """
-    from stoker.cli.attach import away_note
+    from stoker.cli.attach import Away
     from stoker.client import run
 
     if not runs:
@@ -229,19 +229,20 @@ def wait(session: Session, runs: tuple[str, ...], timeout: str | None, as_json: 
     until = session.now() + moment.seconds_of(timeout) if timeout else None
     ended: list[Json] = []
     codes: list[int] = []
-    with away_note() as away:
-        for name in runs:
-            left_s = None if until is None else max(0.0, until - session.now())
-            try:
-                with suggesting(session, name):
-                    ended.append(run.wait(session.client, name, timeout_s=left_s, away=away))
-            except NotFound as error:
-                screen.complain(error.sentence, error.hint)
-                codes.append(exits.RUN_NOT_FOUND)
-                continue
-            codes.append(exits.of_run(ended[-1]))
-            if not as_json:
-                screen.out(sentence(ended[-1], session.now()))
+    away = Away()
+    for name in runs:
+        left_s = None if until is None else max(0.0, until - session.now())
+        try:
+            with suggesting(session, name):
+                ended.append(run.wait(session.client, name, timeout_s=left_s, away=away))
+        except NotFound as error:
+            screen.complain(error.sentence, error.hint)
+            codes.append(exits.RUN_NOT_FOUND)
+            continue
+        away.back()
+        codes.append(exits.of_run(ended[-1]))
+        if not as_json:
+            screen.out(sentence(ended[-1], session.now()))
     if as_json:
         screen.show_json(ended if len(runs) > 1 else ended[0] if ended else None)
     raise click.exceptions.Exit(next((code for code in codes if code), exits.OK))
@@ -259,6 +260,8 @@ def sentence(run: Json, now: float) -> str:
         case "FAILED":
             return f"{name} {screen.paint('failed', 'red')}{code}{took}{message}"
         case "TERMINATED":
-            return f"{name} stopped{took}{message}"
+            return (
+                f"{name} {said}{took}" if said.startswith(("stopped", "aborted")) else f"{name} stopped{took}{message}"
+            )
         case _:
             return f"{name} is {screen.state(status)}{message}"

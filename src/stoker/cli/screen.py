@@ -91,7 +91,7 @@ def state(text: str) -> str:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, stream: TextIO | None = None) -> str:
     """Columns as wide as their longest cell. On a terminal the last one is cut where the line ends."""
-    shown = [[_cell(value) for value in row] for row in rows]
+    shown = [[plain(value) for value in row] for row in rows]
     widths = [max(_width(row[column]) for row in (list(headers), *shown)) for column in range(len(headers))]
     to = stream or sys.stdout
     if to.isatty():
@@ -102,7 +102,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, stream: T
     return "\n".join(lines)
 
 
-def _cell(value: object) -> str:
+def plain(value: object) -> str:
     """One line, and nothing in it that a terminal would obey: names and messages come from other people."""
     text = "" if value is None else " ".join(str(value).split())
     return text if text.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in text)
@@ -131,7 +131,7 @@ def _width(text: str) -> int:
 
 def pairs(rows: Iterable[tuple[str, object]]) -> str:
     """One thing in lines of `name  value`; what it does not have is left out."""
-    told = [(name, _cell(value)) for name, value in rows if value not in (None, "", [], {})]
+    told = [(name, plain(value)) for name, value in rows if value not in (None, "", [], {})]
     width = max((len(name) for name, _ in told), default=0)
     return "\n".join(
         f"{paint(name, '', bold=True)}{' ' * (width - len(name))}{GAP}{state(text)}" for name, text in told

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Final
@@ -14,6 +15,7 @@ import click
 
 from stoker.cli import life, moment, screen
 from stoker.cli.command import F, Session, command, json_option, pass_session
+from stoker.cli.config import warn_of_variable
 from stoker.cli.shim import leave
 from stoker.core.errors import Conflict, StokerError, UserError
 
@@ -74,6 +76,8 @@ def up(session: Session, detach: bool, host: str, port: int | None, as_json: boo
             raise life.running(home)
         if not as_json:
             screen.note("It is already running.")
+        # Somebody else may have started it a moment ago.
+        _wait_ready(home, lambda: _url_in(home), running.alive, 0)
         _tell_up(session, home, running.pid, as_json)
         return
     chosen = free_port(host, PORT if port is None else port)
@@ -214,18 +218,25 @@ def _start(home: Path, host: str, port: int) -> int:
     log = home / "server.log"
     if log.exists() and log.stat().st_size > LOG_BYTES:
         log.replace(log.with_suffix(".log.old"))
-    with open(log, "ab") as output:
+    with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
         began_at = output.tell()
         argv = [sys.executable, "-P", "-m", "stoker.cli.main", "--home", str(home), "up"]
         argv += ["--host", host, "--port", str(port)]
         started = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=home
         )
+    _wait_ready(home, lambda: _url(host, port), lambda: started.poll() is None, began_at)
+    return started.pid
+
+
+def _wait_ready(home: Path, url: Callable[[], str], alive: Callable[[], bool], began_at: int) -> None:
+    """`began_at` is where its log begins."""
+    log = home / "server.log"
     give_up_at = time.monotonic() + READY_S
     with screen.progress("Starting") as step:
-        while not ready(_url(host, port)):
+        while not ready(url()):
             step()
-            if started.poll() is not None:
+            if not alive():
                 raise StokerError(
                     f"The server did not start. {log} ends with:\n{_tail(log, began_at)}", hint=f"All of it: {log}"
                 )
@@ -235,12 +246,13 @@ def _start(home: Path, host: str, port: int) -> int:
                     hint=f"{log} may say why; `stoker down --force` ends it.",
                 )
             time.sleep(LOOK_S)
-    return started.pid
 
 
 def ready(url: str) -> bool:
     from stoker.client.client import Client
 
+    if not url:
+        return False
     try:
         return Client(url, "", "").ask("GET", "/healthz/ready", answer_s=5.0, patience_s=0.0).status == 200
     except StokerError:
@@ -248,22 +260,29 @@ def ready(url: str) -> bool:
 
 
 def _tail(log: Path, start: int) -> str:
+    if not log.exists():
+        return ""
     with open(log, "rb") as file:
         file.seek(start)
         lines = file.read()[-16_384:].decode(errors="replace").splitlines()
     return "\n".join(f"    {line}" for line in lines[-LOG_LINES:])
 
 
-def _tell_up(session: Session, home: Path, pid: int, as_json: bool) -> None:
+def _url_in(home: Path) -> str:
     from stoker.client.config import read
 
-    url = read(home / "config.yml").get("url", "")
+    return read(home / "config.yml").get("url", "")
+
+
+def _tell_up(session: Session, home: Path, pid: int, as_json: bool) -> None:
+    url = _url_in(home)
     if as_json:
         screen.show_json({"url": url, "home": str(home), "pid": pid, "log": str(home / "server.log")})
         return
     screen.out(f"Stoker is up at {url}")
     screen.note(f"  log   {home / 'server.log'}\n  stop  stoker{_home_flag(session)} down")
     screen.note(f"  try   stoker{_home_flag(session)} run -- echo hello")
+    warn_of_variable(session.config, "url")
 
 
 def _home_flag(session: Session) -> str:

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from stoker.client.client import Json
 from stoker.core.errors import UserError
-from stoker.wire.yaml import BadYaml, Pairs, as_written, compose, plain
 
 AS_WRITTEN: Final = ("commands", "setup", "env")
 """As in `wire/configuration.py`: below these, `true` is a word."""
@@ -17,6 +16,8 @@ AS_WRITTEN: Final = ("commands", "setup", "env")
 
 def read(text: bytes, where: str, environ: Mapping[str, str]) -> Json:
     """What the file says, with the caller's variables filled in; whether it makes sense is the server's to say."""
+    from stoker.wire.yaml import BadYaml, Pairs, as_written, compose, plain
+
     try:
         root = compose(text)
     except BadYaml as error:

@@ -56,12 +56,13 @@ async def commit_batch(
     wishes = [_new_wish(new_id(), wish.kind, wish.record, *encode(wish.effect)) for wish in result.standing_wishes()]
     if wishes:
         outbox.add(bundle, owner, wishes, now)
-    done = [id for place, answer in zip(ready, answers, strict=True) if not answer.error for id in changes[place].done]
+    settled = {place: answer for place, answer in zip(ready, answers, strict=True) if not answer.later}
+    done = [id for place, answer in settled.items() if not answer.error for id in changes[place].done]
     if done:
         outbox.remove(bundle, done)
     names = hints(result.moved)
     errands = outbox.added(await bundle.write(tx), wishes)
-    return Batch(dict(zip(ready, answers, strict=True)), result.moved, errands, names)
+    return Batch(settled, result.moved, errands, names)
 
 
 async def _load(tx: Connection, changes: Sequence[Change]) -> tuple[Loaded, set[UUID]]:

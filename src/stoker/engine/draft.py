@@ -2,6 +2,10 @@
 
 `Loaded` is what the transaction locked. `draft` steps change after change on top of each other; when one
 is refused, it is set aside with its error and the others start again from what was loaded.
+
+Which instances are locked is decided by the states in which jobs were found. A change earlier in the batch may have
+brought a job into a state in which it gives blocks back, on an instance that is not locked: then the later change waits
+for the next batch, which finds that state.
 """
 
 import json
@@ -77,20 +81,39 @@ class Answer:
 
     applied: tuple[bool, ...] = ()
     error: StokerError | Refused | None = None
+    later: bool = False
+    """Nothing became of it yet: it has to come again, in another batch."""
+
+
+class _NotLocked(Exception):
+    """An instance that nobody could know would be needed."""
 
 
 def draft(loaded: Loaded, changes: Sequence[Change], now: float) -> tuple[Draft, list[Answer]]:
     answers = [Answer() for _ in changes]
     while True:
         attempt = _begin(loaded, now)
+        seen, waiting = set[UUID](), set[UUID]()
         for answer, change in zip(answers, changes, strict=True):
             if answer.error is not None:
                 continue
+            families = change.families()
+            # What is said later of a family must not overtake what was said before.
+            answer.later = answer.later or not waiting.isdisjoint(families)
+            if answer.later:
+                waiting |= families
+                continue
             try:
                 answer.applied = _apply(attempt, loaded, change)
+            except _NotLocked as missing:
+                if seen.isdisjoint(families):
+                    answer.error = Broken(str(missing))
+                answer.later = answer.error is None
+                break
             except (Refused, StokerError) as error:
                 answer.error = error
                 break
+            seen |= families
         else:
             return attempt, answers
 
@@ -165,7 +188,7 @@ def _keep(draft: Draft, outcome: Outcome) -> None:
     draft.wishes += outcome.wishes
     for send in outcome.sends:
         if InstanceId(send.id) not in draft.instances:
-            raise Broken(f"instance {send.id} should have been locked for {type(send.event).__name__}")
+            raise _NotLocked(f"instance {send.id} should have been locked for {type(send.event).__name__}")
         _apply_to_instance(draft, InstanceId(send.id), Fact(send.kind, send.id, send.id, send.event))
 
 

@@ -4,7 +4,9 @@ The agents refuse an order that is older than one they have seen for the same ta
 performer says what came of it, and this one has nothing to say.
 """
 
+from collections import OrderedDict
 from typing import Protocol
+from uuid import UUID
 
 from stoker.core.errors import Conflict, NotFound, StokerError, Unavailable
 from stoker.core.ids import InstanceId, JobId, RunId
@@ -33,6 +35,7 @@ from stoker.wire.runner import JobOrder, Stop
 from stoker.wire.shim import TaskOrder, Terminate
 
 FENCED = "fenced"
+REMEMBERED = 1024
 TERMINATION_S = 5.0
 """How long one call waits for a task to end; then the errand is tried again."""
 
@@ -50,6 +53,8 @@ class Orders(Protocol):
 class JobPerformers:
     def __init__(self, agents: Agents, orders: Orders, pump: LogPump) -> None:
         self._agents, self._orders, self._pump = agents, orders, pump
+        self._sockets: OrderedDict[UUID, str] = OrderedDict()
+        """Of runners that have just started, so that nobody is asked twice."""
 
     def performers(self) -> dict[type[Effect], Performer]:
         return {
@@ -64,19 +69,18 @@ class JobPerformers:
     async def start_task(self, errand: Errand, effect: StartTask) -> Change:
         shim = await self._shim(errand)
         try:
-            await shim.submit(await self._orders.task(errand))
+            task = await shim.submit(await self._orders.task(errand))
         except StokerError as error:
             return _refused(errand, error)
+        if task.state is S.RUNNING:
+            self._remember(errand.target, task.socket)
         return _said(errand, TaskAccepted(attempt=errand.attempt))
 
     async def submit_job(self, errand: Errand, effect: SubmitJob) -> Change:
-        shim, order = await self._shim(errand), await self._orders.job(errand)
+        place, order = await self._place(errand), await self._orders.job(errand)
         try:
-            task = await shim.task(errand.target)
-            if task.state is not S.RUNNING:
-                # News of its end, if that is why, comes from whoever watches the host.
-                raise Unavailable("The runner has not started yet.", retry_after_s=0.05)
-            await self._agents.runner(await self._place(errand), JobId(errand.target), task.socket).run(order)
+            socket = self._sockets.pop(errand.target, "") or await self._socket(place, errand)
+            await self._agents.runner(place, JobId(errand.target), socket).run(order)
         except NotFound:
             return _said(
                 errand, AgentFailed(JobReason.EXECUTOR_ERROR, "the host lost the task", attempt=errand.attempt)
@@ -114,6 +118,18 @@ class JobPerformers:
 
     async def detach_volumes(self, errand: Errand, effect: DetachVolumes) -> Change:
         return _said(errand, CleanedUp(Cleanup.DETACH, attempt=errand.attempt))
+
+    async def _socket(self, place: InstanceId, errand: Errand) -> str:
+        task = await (await self._agents.shim(place)).task(errand.target)
+        if task.state is not S.RUNNING:
+            # News of its end, if that is why, comes from whoever watches the host.
+            raise Unavailable("The runner has not started yet.", retry_after_s=0.05)
+        return task.socket
+
+    def _remember(self, id: UUID, socket: str) -> None:
+        self._sockets[id] = socket
+        while len(self._sockets) > REMEMBERED:
+            self._sockets.popitem(last=False)
 
     async def _end(self, shim: Shim, errand: Errand) -> None:
         try:

@@ -133,6 +133,9 @@ class HostWatch:
         return old or self._unswept or self._failures > 0
 
     async def _hear(self, shim: Shim, changes: Changes) -> None:
+        if not changes.tasks and not changes.complete:
+            # When nothing changes nothing is read and nothing is written; a complete look comes soon enough.
+            return
         async with self._database.connection() as connection:
             instance = await instance_store.get(connection, self.id)
             residents = {one.id: one for one in await host_store.residents(connection, self.id)}

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from stoker.runner.listening import listen
-from stoker.runner.main import serve
+from stoker.runner.main import rehearse, serve
 from stoker.runner.place import Place
 from stoker.runner.tenant import name_process, peer_is_ours
 from stoker.runner.version import VERSION
@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     server = listen(path, socket.SOCK_SEQPACKET)
     server.settimeout(_LOOK_S)
     own = os.stat(path).st_ino
+    rehearse()
     gc.collect()
     gc.freeze()
     _log(f"fork server {VERSION} is process {os.getpid()} and listens on {path}")

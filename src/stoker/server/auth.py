@@ -11,7 +11,6 @@ from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import Depends, Path, Request
-from fastapi.security import HTTPBearer
 
 from stoker.core.errors import NotFound
 from stoker.core.ids import ProjectId
@@ -32,9 +31,6 @@ FLUSH_S: Final = 30.0
 PREFIX: Final = "stk_"
 """So that a token is known as one where it does not belong, such as in a repository."""
 _RANK: Final = {Role.USER: 1, Role.MANAGER: 2, Role.ADMIN: 3}
-
-# For the OpenAPI page only: `caller` reads the header itself, so that its errors are like all others.
-_SCHEME: Final = HTTPBearer(auto_error=False, description="A token of `stoker token create`.")
 
 
 def new_secret() -> str:
@@ -167,10 +163,10 @@ ProjectName = Annotated[str, Path(description="The name of the project.", exampl
 
 
 def _in_project(role: Role) -> Callable[..., Awaitable[Access]]:
-    async def enter(request: Request, project: ProjectName, caller: Annotated[Caller, Depends(_signed_in)]) -> Access:
+    async def enter(request: Request, project: ProjectName) -> Access:
         context = request.app.state.context
         doorkeeper: Doorkeeper = context.doorkeeper
-        access = await doorkeeper.access(caller, project, context.engine.clock.now())
+        access = await doorkeeper.access(await _signed_in(request), project, context.engine.clock.now())
         access.need(role, "do this")
         return access
 
@@ -182,6 +178,3 @@ ServerAdmin = Annotated[Caller, Depends(_admin)]
 Member = Annotated[Access, Depends(_in_project(Role.USER))]
 Manager = Annotated[Access, Depends(_in_project(Role.MANAGER))]
 Admin = Annotated[Access, Depends(_in_project(Role.ADMIN))]
-
-SECURED: Final = [Depends(_SCHEME)]
-"""So that the OpenAPI page says that a token is needed."""

@@ -42,7 +42,7 @@ class Edge:
             self._note(scope, exchange)
 
     def _note(self, scope: Scope, exchange: "_Exchange") -> None:
-        route = getattr(scope.get("route"), "path", "none")
+        route = getattr(scope.get("route"), "name", "none")
         status, method = exchange.status or 499, scope["method"]
         if method not in _METHODS:
             method = "other"

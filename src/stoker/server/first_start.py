@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from stoker.core.ids import ProjectId
@@ -35,18 +36,19 @@ async def found(database: Database, secret: str, now: float, new_id: Callable[[]
     return True
 
 
-async def renew(database: Database, secret: str, now: float, new_id: Callable[[], UUID]) -> bool:
-    """A token for an admin again, where that of the home was lost; False when it still opens the door.
+async def opens(database: Database, secret: str, now: float) -> bool:
+    async with database.connection() as connection:
+        known = await token.find(connection, hash_of(secret))
+    return known is not None and (known.expires_at is None or known.expires_at > now)
+
+
+async def renew(database: Database, secret: str, now: float, new_id: Callable[[], UUID]) -> None:
+    """A token for an admin again, where that of the home was lost.
 
     Only for the embedded database: whoever owns the home owns all that is in it.
     """
     async with database.transaction() as tx:
-        known = await token.find(tx, hash_of(secret))
-        if known is not None and known.admin and (known.expires_at is None or known.expires_at > now):
-            return False
-        owner = await user.first_admin(tx)
-        await _insert(tx, owner, secret, now, new_id)
-    return True
+        await _insert(tx, await user.first_admin(tx), secret, now, new_id)
 
 
 async def _insert(tx: Connection, user_id: UUID, secret: str, now: float, new_id: Callable[[], UUID]) -> None:
@@ -65,6 +67,12 @@ class Keyring:
         self._values = _read(path)
         self.secret = self._values.get("token") or new_secret()
 
+    @property
+    def foreign(self) -> bool:
+        """It names a server on another machine: somebody put that there."""
+        host = urlsplit(self._values.get("url", "")).hostname
+        return host is not None and host != "localhost" and not host.startswith("127.") and host != "::1"
+
     def write(self, url: str) -> None:
         wanted = {**self._values, "url": url, "token": self.secret}
         wanted.setdefault("project", PROJECT)
@@ -81,7 +89,7 @@ class Keyring:
         self._values = wanted
 
     def replace(self) -> None:
-        """A new secret, where the old one belongs to somebody else's server."""
+        """Another secret: the old one opens nothing here."""
         self.secret = new_secret()
 
 
@@ -91,6 +99,7 @@ def _read(path: Path) -> Mapping[str, str]:
         for line in path.read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition(":")
             if key in _KEYS:
+                value = value.strip()
                 with suppress(ValueError):
-                    values[key] = str(json.loads(value))
+                    values[key] = str(json.loads(value)) if value.startswith('"') else value
     return values

@@ -19,6 +19,7 @@ from stoker.store.idempotency import Claim, key_of
 IdempotencyKey = Annotated[
     str | None,
     Header(
+        alias="Idempotency-Key",
         min_length=1,
         max_length=255,
         pattern=r"^[\x21-\x7e]+$",

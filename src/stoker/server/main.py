@@ -1,6 +1,7 @@
 """One server process: everything is wired here, started in order, and stopped in the opposite one."""
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -69,6 +70,10 @@ async def serve(settings: Settings, ready: Callable[[Served], None] = lambda ser
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, asked)
+        # What is here now stays: looking through it again and again would cost every request.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 50)
         log.info("serving", at=served.url, home=str(settings.home), version=served.context.version)
         ready(served)
         await stop.wait()
@@ -152,17 +157,23 @@ def _add_loops(context: Context, agents: Agents, embedded: Embedded | None) -> N
 async def _admit(context: Context, owned: bool, url: str) -> None:
     """Whoever owns the home can use the server: HOME/config.yml has its address and a token."""
     await _share_logs(context)
-    keyring = Keyring(context.settings.config_file)
+    keyring, database = Keyring(context.settings.config_file), context.database
     now, new_id = context.engine.clock.now(), context.engine.new_id
     with explained(context.settings.home):
-        if owned:
+        if keyring.foreign:
+            log.warning("config.yml names another server and is left as it is", home=str(context.settings.home))
+        elif owned:
             keyring.write(url)
-            if not await first_start.found(context.database, keyring.secret, now, new_id):
-                await first_start.renew(context.database, keyring.secret, now, new_id)
-        elif not context.settings.config_file.exists():
-            keyring.replace()
-            if await first_start.found(context.database, keyring.secret, now, new_id):
+            if await first_start.found(database, keyring.secret, now, new_id):
+                return
+            if not await first_start.opens(database, keyring.secret, now):
+                keyring.replace()
                 keyring.write(url)
+                await first_start.renew(database, keyring.secret, now, new_id)
+        elif not context.settings.config_file.exists() and await first_start.found(
+            database, keyring.secret, now, new_id
+        ):
+            keyring.write(url)
 
 
 async def _share_logs(context: Context) -> None:

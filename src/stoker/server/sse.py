@@ -18,6 +18,13 @@ LOOK_S: Final = 2.0
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+    "description": "One event of the stream.",
+}
+
+
 def event(data: str, *, id: int | str | None = None, name: str = "") -> bytes:
     """`data` is one line."""
     lines = [f"id: {id}"] if id is not None else []

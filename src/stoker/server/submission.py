@@ -48,24 +48,33 @@ class Submission:
         _check_names(self._configurations)
 
     async def accepted(self) -> Accepted:
-        if self._claim is not None and (before := await made_before(self._context, self._claim)) is not None:
-            return Accepted(await self._runs(before), before=True)
+        before = await self._before()
+        if before is not None:
+            return before
+        try:
+            return Accepted(await self._made())
+        except Conflict:
+            # The same request may have been faster by a moment: then what stands in the way is what it made.
+            before = await self._before()
+            if before is None:
+                raise
+            return before
+
+    async def _before(self) -> Accepted | None:
+        found = None if self._claim is None else await made_before(self._context, self._claim)
+        return None if found is None else Accepted(await self._runs(found), before=True)
+
+    async def _made(self) -> list[Run]:
         await self._check_state()
-        for tries in range(TRIES):
-            births = self._births()
+        for _ in range(TRIES - 1):
             try:
-                return Accepted(await self._commit(births))
+                return await self._commit(self._births())
             except Conflict as conflict:
-                if conflict.code == "key_taken" and self._claim is not None:
-                    # The same request was faster by a moment.
-                    before = await made_before(self._context, self._claim)
-                    return Accepted(await self._runs(before or []), before=True)
-                if conflict.code != "name_taken":
+                if conflict.code != "name_taken" or all(one.name for one in self._configurations):
                     raise
+                # Of those names that we made ourselves: the next ones will be others.
                 await self._check_state()
-                if all(one.name for one in self._configurations) or tries == TRIES - 1:
-                    raise
-        raise AssertionError("the last try returns or raises")
+        return await self._commit(self._births())
 
     async def _check_state(self) -> None:
         names = [one.name for one in self._configurations if one.name]

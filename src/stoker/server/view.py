@@ -12,9 +12,10 @@ from stoker.server.auth import Access
 from stoker.server.sentence import sentence
 from stoker.store import fleet as fleet_store
 from stoker.store.event import Told
+from stoker.store.event import Trouble as TroubleRow
 from stoker.store.run_list import Listed, ListedJob
 from stoker.store.run_spec import RunSpec
-from stoker.wire.event import Event
+from stoker.wire.event import Event, Trouble
 from stoker.wire.fleet import Fleet
 from stoker.wire.instance import Instance, InstanceGpu, InstanceResources
 from stoker.wire.job import Job
@@ -130,6 +131,16 @@ def fleet_of(one: fleet_store.Fleet) -> Fleet:
         spec=json.loads(one.spec),
         instances=one.instances,
         created_at=moment(one.created_at),
+    )
+
+
+def trouble_of(one: TroubleRow) -> Trouble:
+    return Trouble(
+        since=moment(one.since),
+        effect=one.effect,
+        message=one.error,
+        tries=one.tries,
+        next_at=moment(one.next_at),
     )
 
 

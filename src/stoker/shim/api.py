@@ -137,10 +137,12 @@ class Api:
     async def log(self, request: web.Request) -> web.Response:
         query = read_query(request, LogQuery)
         piece = await self._shim.log(_id(request), query.offset, query.limit, own=query.own)
-        headers = {Header.NEXT: str(piece.next_offset), Header.END: str(piece.end)}
-        if piece.complete:
-            headers[Header.COMPLETE] = "true"
-        return web.Response(body=piece.frames, content_type=FRAMES, headers={str(k): v for k, v in headers.items()})
+        headers: dict[str, str] = {
+            Header.NEXT: str(piece.next_offset),
+            Header.END: str(piece.end),
+            Header.COMPLETE: "true" if piece.complete else "false",
+        }
+        return web.Response(body=piece.frames, content_type=FRAMES, headers=headers)
 
     async def changes(self, request: web.Request) -> web.Response:
         query = read_query(request, ChangesQuery)

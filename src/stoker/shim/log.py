@@ -61,11 +61,17 @@ def read(directory: Path, offset: int, limit: int) -> bytes:
     except FileNotFoundError as error:
         raise Unavailable("That part of the log was forgotten just now.", code="log_offset") from error
     whole = intact(memoryview(data))
-    if whole or cut_short(data):
+    if whole or cut_short(data) or _is_end(directory, bases[place:], offset):
         return data[:whole]
     raise UserError(
         f"No frame of the log begins at {offset}.", hint="Go on from where the last read ended.", code="log_offset"
     )
+
+
+def _is_end(directory: Path, bases: list[int], offset: int) -> bool:
+    """A host that lost its power may have left anything behind the last whole frame: there the log ends."""
+    data = _segment(directory, bases[0]).read_bytes()
+    return len(bases) == 1 and intact(memoryview(data)) == offset - bases[0]
 
 
 def _frames(path: Path, start: int, limit: int) -> bytes:

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from stoker.core.errors import StokerError
 from stoker.runner.fork_client import start_runner
+from stoker.runner.listening import listen
 from stoker.runner.reaper import kill_leftovers
 from stoker.shim import cgroup, diary, host
 from stoker.shim.api import Api
@@ -30,7 +31,6 @@ from stoker.shim.home import Home
 from stoker.shim.ledger import Ledger
 from stoker.shim.limits import DESCRIPTORS, LOOK_S, STARTS_AT_ONCE, THREADS
 from stoker.shim.process import Host
-from stoker.shim.runner import listen
 from stoker.shim.shelf import Shelf
 from stoker.shim.shim import Shim
 from stoker.shim.task import Bench
@@ -111,7 +111,7 @@ def _made(
         time.time,
     )
     tenants = Tenants(Ledger(home.root / "projects"), is_root=home.is_root)
-    removed = Removed(Ledger(home.root / "removed"), in_thread)
+    removed = Removed(Ledger(home.root / "removed"))
     return Shim(bench, tenants, removed), devices, cgroups
 
 
@@ -119,7 +119,7 @@ async def _open(home: Home, edge: Api) -> web.AppRunner:
     runner = web.AppRunner(edge.application(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     path = home.socket("shim.sock")
-    await web.SockSite(runner, listen(str(path))).start()
+    await web.SockSite(runner, listen(path)).start()
     home.announce(path)
     return runner
 

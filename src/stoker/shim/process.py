@@ -33,6 +33,7 @@ from stoker.core.shim_task import (
     VolumesMounted,
 )
 from stoker.runner.cgroup import members
+from stoker.runner.listening import listen
 from stoker.runner.place import Place, write_file
 from stoker.shim import cgroup, log, runner
 from stoker.shim.device import Devices
@@ -230,7 +231,8 @@ class Process:
         with explained(f"task {self._id}"):
             # Not synced: a machine that crashes takes the runner with it.
             write_file(self._place.assignment, assignment.model_dump_json().encode(), durable=False)
-            with runner.listen(self._socket) as listener:
+            # Before there is a runner, so that the server can connect at once.
+            with listen(Path(self._socket)) as listener:
                 return self._host.fork_server.fork(self._place.directory, listener)
 
     async def _stop(self, grace_s: float, fence: int) -> None:

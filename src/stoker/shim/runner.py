@@ -107,21 +107,6 @@ def listening(path: str) -> bool:
     return True
 
 
-def listen(path: str) -> socket.socket:
-    """Bound and listening before there is a runner, so that the server can connect at once."""
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(path)
-        os.chmod(path, 0o600)
-        listener.listen(128)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
 async def ask_to_stop(path: str, token: str, order: Stop) -> bool:
     """Whether it will. One short request does not deserve a client."""
     body = order.model_dump_json().encode()

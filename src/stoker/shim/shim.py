@@ -144,16 +144,19 @@ class Shim:
                 return
             check(id, fence, task.record.fence)
             self._check_removable(task)
-            # In this order: the large part first, since a full disk may not take the note before. A crash behind the
-            # note leaves a directory that the next shim deletes.
             try:
-                await self._host.in_thread(self._host.shelf.empty, id)
-                await self._removed.add(id, fence)
-                await self._host.in_thread(self._host.shelf.delete, id)
+                await self._host.in_thread(self._forget, id, fence)
             except OSError as error:
                 raise Unavailable(f"Task {id} cannot be deleted: {error}.", code="not_deleted") from error
             del self._tasks[id]
             log.info("task removed", task=str(id))
+
+    def _forget(self, id: UUID, fence: int) -> None:
+        """The large part first, since a full disk may not take the note before. What a crash leaves behind the note
+        is deleted by the next shim."""
+        self._host.shelf.empty(id)
+        self._removed.add(id, fence)
+        self._host.shelf.delete(id)
 
     async def _accept(self, order: TaskOrder) -> Task:
         self._check_acceptable(order)
@@ -195,7 +198,7 @@ class Shim:
     async def _note_gone(self, id: UUID, fence: int) -> None:
         seen = self._removed.fence(id)
         if seen is None or fence > seen:
-            await self._removed.add(id, fence)
+            await self._host.in_thread(self._removed.add, id, fence)
         else:
             check(id, fence, seen)
 

@@ -22,6 +22,17 @@ class Event(Answer):
     by: str = Field(default="", examples=["ada"], description="The person who asked for it.")
 
 
+class Trouble(Answer):
+    """Something that failed and is tried again; it is no event before it has succeeded."""
+
+    since: Time
+    effect: str = Field(examples=["StartTask"], description="What is being tried.")
+    message: str = Field(examples=["There is no space left on the disk."])
+    tries: int = Field(examples=[3])
+    next_at: Time
+
+
 class EventPage(Answer):
     items: tuple[Event, ...]
-    next_cursor: str | None = Field(default=None, description="Also at the end, to ask for what comes later.")
+    next_cursor: str | None = None
+    troubles: tuple[Trouble, ...] = Field(default=(), description="With the last page of a run: what fails now.")

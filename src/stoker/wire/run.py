@@ -71,8 +71,8 @@ class Submit(Model):
     def _one_or_many(self) -> Self:
         if (self.configuration is None) == (self.configurations is None):
             raise PydanticCustomError("submit", "expected either configuration or configurations", {"hint": ""})
-        if self.configurations is not None and self.expected is not None:
-            raise PydanticCustomError("submit", "expected is for a single configuration", {"hint": ""})
+        if self.expected is not None and (self.configuration is None or self.configuration.name is None):
+            raise PydanticCustomError("submit", "expected is for a single configuration with a name", {"hint": ""})
         return self
 
     @property

@@ -1,7 +1,7 @@
 """The journal: what happened to a run, or in a project, from the beginning or as it happens."""
 
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query
@@ -15,10 +15,10 @@ from stoker.server.context import Context
 from stoker.server.error import Responses, answered
 from stoker.server.log_hub import Bell
 from stoker.server.parameter import Ctx, Cursor, Limit, RunRef, find_run, number_cursor
-from stoker.server.sse import LOOK_S, PING, Silence, event, streamed
+from stoker.server.sse import LOOK_S, PING, SCHEMA, Silence, event, streamed
 from stoker.store import event as store
 from stoker.store import run_list
-from stoker.store.event import Told
+from stoker.store.event import Told, Trouble
 from stoker.wire.event import EventPage
 
 router = APIRouter(prefix="/projects/{project}", tags=["events"])
@@ -30,7 +30,7 @@ OVERLAP: Final = 2_000
 _EVENTS: Final[Responses] = {
     200: {
         "description": "Server-sent events: data is one event as JSON, id its number.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {"schema": SCHEMA}},
     }
 }
 After = Annotated[int, Query(ge=0, le=2**62, description="Only events with a higher number.")]
@@ -44,7 +44,9 @@ async def list_events(context: Ctx, access: Member, run: RunRef, limit: Limit = 
     async with context.database.connection() as connection:
         found = await find_run(connection, access, run)
         told = await store.of_run(connection, found.id, after, limit + 1)
-    return _page(told, limit)
+        last = len(told) <= limit and not found.finished
+        troubles = await store.troubles(connection, found.id) if last else []
+    return _page(told, limit, troubles)
 
 
 @router.get("/events", response_model=EventPage)
@@ -88,9 +90,10 @@ def _begin(after: int, last_event_id: str | None) -> int:
     return int(last_event_id)
 
 
-def _page(told: list[Told], limit: int) -> Response:
+def _page(told: list[Told], limit: int, troubles: Iterable[Trouble] = ()) -> Response:
     items = tuple(map(view.event_of, told[:limit]))
-    return answered(EventPage(items=items, next_cursor=str(items[-1].seq) if len(told) > limit else None))
+    following = str(items[-1].seq) if len(told) > limit else None
+    return answered(EventPage(items=items, next_cursor=following, troubles=tuple(map(view.trouble_of, troubles))))
 
 
 async def _follow_run(context: Context, access: Access, run_id: RunId, after: int) -> AsyncGenerator[bytes, None]:

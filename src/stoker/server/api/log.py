@@ -16,7 +16,7 @@ from stoker.server.context import Context
 from stoker.server.error import Responses
 from stoker.server.log_hub import Bell
 from stoker.server.parameter import RunRef, find_run
-from stoker.server.sse import LOOK_S, PING, Silence, event, streamed
+from stoker.server.sse import LOOK_S, PING, SCHEMA, Silence, event, streamed
 from stoker.store import run_list
 from stoker.store.log import READ_BYTES, runner_log
 from stoker.store.run_list import ListedJob
@@ -82,7 +82,7 @@ _EVENTS: Final[Responses] = {
     200: {
         "description": "Server-sent events: data is base64 of frames, id the offset behind them. The event `end` says "
         "that the log is complete.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {"schema": SCHEMA}},
     }
 }
 

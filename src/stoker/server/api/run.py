@@ -1,7 +1,7 @@
 """Runs: submit, list, look, wait, stop, delete."""
 
 import asyncio
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -58,7 +58,7 @@ async def list_runs(
     cursor: Cursor = None,
 ) -> Response:
     """Newest first, without their jobs and configurations."""
-    chosen = Filter(frozenset(status or ()), active, name, type, user, since.timestamp() if since else None)
+    chosen = Filter(frozenset(status or ()), active, name, type, user, _seconds(since))
     before = id_cursor(cursor)
     async with context.database.connection() as connection:
         found = await run_list.page(connection, access.project_id, chosen, before, limit + 1)
@@ -132,6 +132,13 @@ async def delete_run(context: Ctx, access: Member, run: RunRef) -> Response:
             )
     context.engine.wake(SWEEP)
     return Response(status_code=204)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    """Without a zone it is UTC, as everything is here."""
+    if moment is None:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 async def _shown(context: Context, access: Access, ref: str) -> Run:

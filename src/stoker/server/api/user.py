@@ -11,11 +11,14 @@ from stoker.server.idempotency import IdempotencyKey, once
 from stoker.server.parameter import Ctx, Cursor, Limit, NameRef, name_cursor
 from stoker.store import user as store
 from stoker.store.database import Connection
+from stoker.wire.model import Invalid, Problem
 from stoker.wire.name import is_name
 from stoker.wire.time import moment, moment_or_none
 from stoker.wire.user import ChangeUser, CreateUser, Me, Membership, User, UserPage
 
 router = APIRouter(prefix="/users", tags=["users"])
+
+ME = "me"
 
 
 @router.get("", response_model=UserPage)
@@ -28,6 +31,9 @@ async def list_users(context: Ctx, caller: ServerAdmin, limit: Limit = 50, curso
 
 @router.post("", response_model=User, status_code=201)
 async def create_user(context: Ctx, caller: ServerAdmin, body: CreateUser, key: IdempotencyKey = None) -> Response:
+    if body.name == ME:
+        raise Invalid([Problem(key="name", message=f"{ME} means whoever asks", hint="Choose another name.")])
+
     async def make(tx: Connection, now: float) -> str:
         made = await store.insert(tx, store.User(context.engine.new_id(), body.name, body.admin, now))
         if not made:

@@ -1,8 +1,8 @@
 """Twenty runs in every state that a task knows, each of which says exactly what it wrote and how it must end.
 
 Jobs wait at gates, which are pipes with a name: whoever opens one for reading is held until somebody opens it for
-writing. So a test decides when a job goes on, and nothing depends on time. Each job notes its start in a file of its own:
-a second line in it means that the commands ran twice.
+writing. So a test decides when a job goes on, and nothing depends on time. Each job notes its start in a file of its
+own: a second line in it means that the commands ran twice.
 """
 
 import os
@@ -206,7 +206,7 @@ class Crowd:
     def _writer(self, name: str) -> str:
         """Writes all the time, until it is told to end."""
         flag = self.yard.flag(name)
-        return f'i=0; while [ ! -e {flag} ]; do seq $((i + 1)) $((i + 50)); i=$((i + 50)); sleep 0.02; done'
+        return f"i=0; while [ ! -e {flag} ]; do seq $((i + 1)) $((i + 50)); i=$((i + 50)); sleep 0.02; done"
 
     def _until_in_place(self) -> None:
         self.stand.finished("done")

@@ -47,7 +47,7 @@ def refusal(ask: Callable[[], object]) -> StokerError:
 
 
 def test_the_same_submission_twice_is_one_run(stand: Stand, yard: Yard) -> None:
-    """Also when both come at once, and when the server was killed before the second: whoever got no answer asks again."""
+    """Also when both come at once, and when the server was killed in between: whoever got no answer asks again."""
     key, answers = str(uuid4()), list[Json]()
 
     def submit() -> None:
@@ -191,7 +191,8 @@ def test_a_job_cannot_read_the_files_of_another_project_nor_ours(stand: Stand, y
     ]
     assert all(path.exists() for path in places)
     spy = [f"for path in {' '.join(map(str, places))}; do cat $path && echo open $path; done"]
-    closed = [victim.work, victim.log, stand.shim_home / "tasks", stand.home, stand.home / "logs", stand.home / "postgres"]
+    ours = [stand.home, stand.home / "logs", stand.home / "postgres", stand.shim_home / "tasks"]
+    closed = [victim.work, victim.log, *ours]
     spy.append(f"for path in {' '.join(map(str, closed))}; do ls $path && echo open $path; done")
     spy.append(f"kill -0 {yard.began('secretive')[0]} && echo open process")
     spy.append(f"cat /proc/{yard.began('secretive')[0]}/environ && echo open environment")

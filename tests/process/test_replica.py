@@ -32,8 +32,8 @@ def postgres(home: Path) -> Iterator[str]:
 def test_a_killed_server_is_replaced_by_the_other_and_nothing_is_doubled(
     new_home: Callable[[], Path], own_stand: Callable[..., Stand], yard: Yard
 ) -> None:
-    """The first one has the machine. Its jobs are in every state when it is killed, and the second one is asked for more
-    in that very moment."""
+    """The first one has the machine. Its jobs are in every state when it is killed, and the second one is asked for
+    more in that very moment."""
     with postgres(new_home()) as url:
         shared = {"STOKER_DATABASE_URL": url, "STOKER_LOGS": str(yard.file("logs"))}
         first, second = own_stand(**shared), own_stand(local=False, **shared)

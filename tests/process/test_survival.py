@@ -1,7 +1,7 @@
 """`kill -9` of each part of a whole Stoker while twenty runs are in every state: all reach the right end.
 
-What is looked at afterwards is in `crowd.py`: the outcome of each run, that its commands were started once, its log byte
-for byte, and that nothing is left of it.
+What is looked at afterwards is in `crowd.py`: the outcome of each run, that its commands were started once, its log
+byte for byte, and that nothing is left of it.
 """
 
 import os
@@ -126,7 +126,7 @@ def test_a_killed_runner_is_an_executor_error_and_its_leftovers_are_killed(stand
 
 
 def test_after_a_reboot_nothing_hangs_and_what_ran_has_failed_with_a_clear_reason(stand: Stand, yard: Yard) -> None:
-    """Everything dies in the same moment, jobs included. Four of them had ended a moment before: they keep their ends."""
+    """Everything dies at once, jobs included. Four of them had ended a moment before, and keep their ends."""
     crowd = Crowd(stand, yard)
     crowd.gather()
     ids = {name: stand.job(name)["id"] for name in crowd.parts}

@@ -27,12 +27,14 @@ def events(session: Session, run: str, follow: bool, as_json: bool) -> None:
     from stoker.client import event
 
     with suggesting(session, run):
-        told = event.story(session.client, run)
         if not follow:
             if as_json:
-                screen.show_json_list(told)
+                screen.show_json_list(event.story(session.client, run))
             else:
-                _show(list(told))
+                pages = list(event.pages(session.client, run))
+                _show([one for page in pages for one in page["items"]])
+                for trouble in pages[-1].get("troubles", ()):
+                    screen.out(_failing(trouble))
             return
         for one in event.follow(session.client, run):
             screen.out(json.dumps(one, ensure_ascii=False) if as_json else "  ".join(filter(None, _row(one))))
@@ -43,6 +45,13 @@ def _show(told: list[Json]) -> None:
         screen.out(screen.table(("TIME", "WHAT", "EVENT", "STATUS", "BY", "MESSAGE"), [_row(one) for one in told]))
     else:
         screen.note("Nothing is known of it any more.")
+
+
+def _failing(trouble: Json) -> str:
+    """No event, since it has not happened: what keeps the story from going on."""
+    tries = f"{trouble['tries']} times" if trouble["tries"] != 1 else "once"
+    again = f"tried {tries} since {moment.clock(trouble['since'])}, again at {moment.clock(trouble['next_at'])}"
+    return f"{trouble['effect']} fails ({again}): {trouble['message']}"
 
 
 def _row(one: Json) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from stoker.client.client import Client, Json, Unreachable
+from stoker.client.client import PAGE, Client, Json, Unreachable
 from stoker.client.stream import SILENCE_S, events
 from stoker.core.errors import Unavailable
 
@@ -13,7 +13,18 @@ PAUSE_S: Final = 1.0
 
 
 def story(client: Client, run: str) -> Iterator[Json]:
-    return client.items(client.at("runs", run, "events"))
+    return (one for page in pages(client, run) for one in page["items"])
+
+
+def pages(client: Client, run: str) -> Iterator[Json]:
+    """The last one also has `troubles`: what is being tried for the run now and fails."""
+    asked: dict[str, object] = {"limit": PAGE}
+    while True:
+        page: Json = client.get(client.at("runs", run, "events"), asked)
+        yield page
+        if not page.get("next_cursor") or not page["items"]:
+            return
+        asked["cursor"] = page["next_cursor"]
 
 
 def follow(client: Client, run: str) -> Iterator[Json]:

@@ -183,11 +183,20 @@ class Host:
                 task.changed.clear()
                 await task.changed.wait()
                 continue
-            await self.world.pause(0.02, 0.4)
+            await self.world.pause(0.02, self._longest_s(wishes[0]))
             await self._awake()
             # A start hook in flight is given up when the task is to end meanwhile.
             if self.alive and shim.wish(task.record) == wishes:
                 self._do(task, wishes[0])
+
+    def _longest_s(self, wish: Effect) -> float:
+        """Containers take their time to start, and may use their grace to stop."""
+        match wish:
+            case shim.Perform(hook=shim.Hook.CONTAINER):
+                return self.world.dice.choice((0.4, 0.4, 0.4, 20.0))
+            case shim.Undo(hook=shim.Hook.CONTAINER, grace_s=grace_s):
+                return min(0.4 + grace_s, 4.0)
+        return 0.4
 
     def _do(self, task: Task, wish: Effect) -> None:
         match wish:
@@ -233,7 +242,7 @@ class Host:
             self._tell(task, job.AgentFailed(JobReason.EXECUTOR_ERROR, "the runner died"))
             return
         if self.alive and not program.endless:
-            self._exit(task, program.ends(self.world.dice))
+            self._exit(task, program.ends(self.world.dice, self.world.theme.failing))
         while program.endless and self.alive and task.running:
             await self.world.pause(60.0, 60.0)
 
@@ -251,7 +260,7 @@ class Host:
         self._step(task, shim.Exited(exited.exit_code, oom=exited.oom))
         self._tell(task, exited)
 
-        if exited.exit_code and not self.owned and self.world.chance("machine goes with the program", 0.2):
+        if exited.exit_code and not self.owned and self.world.chance("machine goes with the program", 0.4):
             self.world.provider.preempt(self.id, 0.0)
 
     def _halt(self, task: Task) -> None:
@@ -274,7 +283,7 @@ class Host:
         self.world.visited("shim task", step.row)
 
 
-EXITS = ((0, 60), (1, 14), (42, 8), (137, 4), (2, 7))
+EXITS = {0: 60, 1: 14, 42: 10, 137: 4, 2: 8}
 
 
 @dataclass(slots=True)
@@ -285,9 +294,9 @@ class Program:
     most_s: float
     endless: bool = False
 
-    def ends(self, dice: random.Random) -> job.Exited:
-
-        code = dice.choices([code for code, _ in EXITS], [weight for _, weight in EXITS])[0]
+    def ends(self, dice: random.Random, failing: int) -> job.Exited:
+        weights = [weight * (failing if code else 1) for code, weight in EXITS.items()]
+        code = dice.choices(list(EXITS), weights)[0]
         if code == 137:
             return job.Exited(137, signal=9, oom=dice.random() < 0.5)
         return job.Exited(code, setup=code == 2)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PATIENCE_S = 10.0
 AWAY_AFTER_S = 3 * PERIOD_S
-GRAPHS = 3
 SHAPES = {
     "chain": ((0, 1), (1, 2), (2, 3), (3, 4)),
     "diamond": ((0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (3, 4), (4, 5)),
@@ -55,7 +54,7 @@ class Swarming:
 
     @property
     def over(self) -> bool:
-        return self.healed and self.graphs >= GRAPHS and not self.mirror.unended()
+        return self.healed and self.graphs >= self.world.theme.graphs and not self.mirror.unended()
 
     # Requests.
 
@@ -172,7 +171,7 @@ class Swarming:
         acts = [(self.cancel, 5), (self.link, 8), (self.unlink, 4), (self.open, 3)]
         while not self.over and world.violation is None:
             await world.pause(2.0, 25.0)
-            if self.graphs < GRAPHS and (self.healed or dice.random() < 0.5):
+            if self.graphs < world.theme.graphs and (self.healed or dice.random() < 0.5):
                 await self.submit()
             elif self.healed:
                 await self.open()
@@ -186,7 +185,6 @@ class Swarming:
 
     async def submit(self) -> None:
         world, dice = self.world, self.world.dice
-        self.graphs += 1
         shape = dice.choice(sorted(SHAPES))
         ids = [TaskId(world.new_id()) for _ in range(dice.randint(1, 4) + max(max(edge) for edge in SHAPES[shape]))]
         edges = [Edge(ids[source], ids[target]) for source, target in SHAPES[shape] if target < len(ids)]
@@ -209,6 +207,7 @@ class Swarming:
             self.accepted |= set(ids)
             if missing := set(ids) - self.mirror.graph.tasks.keys():
                 self.world.violated(f"task {min(missing)} was accepted and does not exist")
+        self.graphs += 1
 
     async def cancel(self) -> None:
         dice = self.world.dice

@@ -3,14 +3,13 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import UUID
 
 from stoker.core import job_facts as job
 from stoker.core.errors import Unavailable
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
 from stoker.core.instance import Destroy, Destroyed, Launch, Launched, Refused
 from stoker.core.machine import Event
-from stoker.core.managed_task import Impossible, Lack, LaunchRun, ManagedTaskId, StopRun
+from stoker.core.managed_task import Impossible, LaunchRun, ManagedTaskId, StopRun
 from stoker.core.run_facts import TellOwner
 from stoker.engine.change import Change, of_instance, of_job, of_managed
 from stoker.engine.engine import Engine
@@ -54,24 +53,23 @@ class Agents:
         }
 
     async def start_task(self, errand: Errand, effect: job.StartTask) -> Change:
-        order = await self._order(errand)
-        host = await self._host(errand)
+        order, host = await self._order(errand)
         taken = await self.call(host, lambda: host.submit(order))
         return self._said(errand, job.TaskAccepted(attempt=errand.attempt)) if taken else Change()
 
     async def submit_job(self, errand: Errand, effect: job.SubmitJob) -> Change:
-        order, host = await self._order(errand), await self._host(errand)
+        order, host = await self._order(errand)
         act = partial(host.run, errand.target, errand.fence) if host.has_shim else partial(host.pod, order)
         taken = await self.call(host, act)
         return self._said(errand, job.RunnerAccepted(attempt=errand.attempt)) if taken else Change()
 
     async def ask_stop(self, errand: Errand, effect: job.AskStop) -> Change:
-        host = await self._host(errand)
+        _, host = await self._order(errand)
         await self.call(host, lambda: host.stop(errand.target, errand.fence))
         return Change()
 
     async def remove_task(self, errand: Errand, effect: job.RemoveTask) -> Change:
-        host = await self._host(errand)
+        _, host = await self._order(errand)
         if not await self.call(host, lambda: host.remove(errand.target, errand.fence)):
             raise Unavailable("the task is still ending")
         return self._said(errand, job.CleanedUp(job.Cleanup.REMOVE, attempt=errand.attempt))
@@ -90,7 +88,7 @@ class Agents:
 
     async def launch(self, errand: Errand, effect: Launch) -> Change:
         id = InstanceId(errand.target)
-        await self.world.pause(0.1, 5.0)
+        await self.world.pause(0.1, self.world.dice.choice((3.0, 3.0, 30.0)))
         if self.world.chance("performer gave up before acting", 0.05):
             raise Unavailable("the provider does not answer")
         if id in self.world.owned:
@@ -118,9 +116,9 @@ class Agents:
         return Change(facts=(of_instance(InstanceId(errand.target), Destroyed()),))
 
     async def launch_run(self, errand: Errand, effect: LaunchRun) -> Change:
-        if self.world.chance("launch is impossible", 0.12):
+        if (lack := self.world.lack(errand.target, effect.attempt)) is not None:
+            self.world.impatient(errand.target)
             await self.world.pause(0.1, 30.0)
-            lack = self.world.dice.choice((Lack.RESOURCE, Lack.PRECHECKS))
             news = Impossible(lack=lack, attempt=effect.attempt)
             return Change(facts=(of_managed(ManagedTaskId(errand.target), ManagedJobId(errand.family), news),))
         change = await self._teller.launch_run(errand, effect)
@@ -169,25 +167,18 @@ class Agents:
             raise Unavailable("the agent's answer was lost")
         return answer
 
-    async def _order(self, errand: Errand) -> Order:
+    async def _order(self, errand: Errand) -> tuple[Order, Host]:
         async with self.database.connection() as connection:
             row = await connection.fetchrow(ORDER, errand.target)
         assert row is not None
+        host = self.world.hosts.get(row["instance_id"])
+        if host is None or not host.alive:
+            raise Unavailable("there is no such machine")
         policy = policy_of(row["policy"])
         stop_after_s = None if policy.disconnect is None else policy.disconnect.stop_after_s
         key = (errand.family, row["replica"], row["node"])
         docker = errand.target.int % 2 == 0
-        return Order(errand.target, errand.family, errand.attempt, key, errand.fence, docker, stop_after_s)
-
-    async def _host(self, errand: Errand) -> Host:
-        async with self.database.connection() as connection:
-            id: UUID | None = await connection.fetchval("SELECT instance_id FROM job WHERE id = $1", errand.target)
-            assert id is not None
-            instance = await instance_store.get(connection, InstanceId(id))
-        host = self.world.hosts.get(instance.id)
-        if host is None or not host.alive:
-            raise Unavailable("there is no such machine")
-        return host
+        return Order(errand.target, errand.family, errand.attempt, key, errand.fence, docker, stop_after_s), host
 
     @staticmethod
     def _said(errand: Errand, event: Event) -> Change:

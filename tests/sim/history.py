@@ -98,7 +98,7 @@ async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]
     world.background(_leases(world))
     world.background(world.swarm.live())
     world.later(SWARM_S, world.swarm.heal)
-    await people.live(world.theme.chaos_s)
+    await people.live(world.now() + world.theme.chaos_s)
     await _heal(world, people)
     await _settle(world)
     if world.violation is not None:
@@ -113,7 +113,7 @@ async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]
 async def _restart(world: World) -> None:
     """A dead server is started again, sooner or later."""
     while True:
-        await world.pause(1.0, 60.0)
+        await world.pause(1.0, world.dice.choice((5.0, 20.0, 60.0)))
         for server in world.servers:
             if not server.alive and (not world.faults or world.dice.random() < 0.5):
                 server.start()
@@ -140,7 +140,7 @@ async def _heal(world: World, people: People) -> None:
     for run in people.runs:
         if run in people.services or await world.is_scheduled(run):
             await world.ask(Change(facts=(of_run(run, StopAsked(by="the end")),)))
-    await people.give_up_the_queue()
+    await people.give_up_most()
 
 
 async def _settle(world: World) -> None:

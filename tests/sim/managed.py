@@ -1,12 +1,19 @@
 """What people do with managed jobs, and when: above all while a task is between two of its states."""
 
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from stoker.core.ids import ManagedJobId, ProjectId
-from stoker.core.managed_job import Submitted, TaskWanted, create
+from stoker.core import managed_task as mt
+from stoker.core.commitment import Moved
+from stoker.core.ids import ManagedJobId, ProjectId, RunId, derived
+from stoker.core.instance import PreemptionNoticed
+from stoker.core.machine import Event
+from stoker.core.managed_job import S, Submitted, TaskWanted, create
 from stoker.core.managed_task import CancelAsked, ControllerBroke
-from stoker.engine.change import Change, ManagedBirth, of_managed
+from stoker.core.reason import RunReason
+from stoker.core.run_facts import ACTIVE, Broke, StopAsked
+from stoker.engine.change import Change, ManagedBirth, of_managed, of_run
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -19,40 +26,36 @@ MANAGED_SPECS = (
     '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 30.0, "waiting_runner_s": 30.0}}',
 )
 
-MOMENTS = """
-SELECT task.id, task.managed_job_id, CASE
-    WHEN launched AND task.state <> 'CANCELLING' AND run.id IS NULL THEN 'is being launched'
-    WHEN launched AND task.state <> 'CANCELLING' AND run.state NOT IN ('SUBMITTED', 'PROVISIONING', 'RUNNING')
-        THEN 'has ended and does not know'
-    WHEN task.resume_at IS NOT NULL THEN 'backs off'
-    WHEN job.state = 'ALIVE_WAITING' AND NOT launched AND task.state IN ('PENDING', 'RECOVERING') AND NOT EXISTS (
-        SELECT FROM managed_task AS before WHERE before.managed_job_id = job.id
-        AND before.index = ANY(task.depends_on) AND before.state <> 'SUCCEEDED'
-    ) THEN 'waits for a slot'
-    ELSE task.state
-END AS moment
-FROM managed_task AS task JOIN managed_job AS job ON job.id = managed_job_id
-LEFT JOIN run ON run.owner_id = task.id AND run.owner_attempt = task.attempt
+WAITING = """
+SELECT id FROM managed_task
+WHERE managed_job_id = $1 AND NOT launched AND state IN ('PENDING', 'RECOVERING')
+ORDER BY attempt = 0, resume_at NULLS FIRST, id
 """
-CANCELLABLE = f"{MOMENTS} WHERE task.state IN ('PENDING', 'STARTING', 'RUNNING', 'RECOVERING') ORDER BY task.id"
-QUEUED = "SELECT id, state FROM managed_job WHERE state IN ('INACTIVE', 'WAITING') ORDER BY id"
-UNBROKEN = f"{MOMENTS} WHERE controller_error = '' ORDER BY task.id"
+MACHINES = """
+SELECT job.instance_id AS id FROM job JOIN run ON run.id = job.run_id
+WHERE run.owner_id = $1 AND job.instance_id IS NOT NULL AND job.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+ORDER BY job.id
+"""
+UNFINISHED = "SELECT id, state FROM managed_job WHERE state <> 'DONE' ORDER BY id"
 
 
 class ManagedPeople:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.managed: list[ManagedJobId] = []
+        world.onlookers.append(self.notice)
+        world.impatient = self.impatient
 
     async def submit_managed(self) -> None:
         world, dice = self.world, self.world.dice
+        density = dice.choice((0.1, 0.3, 0.6))
         names = [f"t{number}" for number in range(dice.randint(1, self.world.theme.most_tasks))]
         wanted = [
             TaskWanted(
                 name,
-                tuple(before for before in names[:place] if dice.random() < 0.3) if dice.random() < 0.8 else (),
+                tuple(before for before in names[:place] if dice.random() < density),
                 has_commands=dice.random() < 0.85,
-                max_restarts_on_errors=dice.choice((0, 1, 3)),
+                max_restarts_on_errors=dice.choice((0, 0, 1, 3)),
                 recover_on_exit_codes=frozenset({42}),
             )
             for place, name in enumerate(names)
@@ -65,34 +68,76 @@ class ManagedPeople:
         if dice.random() < 0.95:
             await world.ask(Change(facts=(of_managed(id, id, Submitted()),)))
 
+    def notice(self, moved: Moved) -> None:
+        """What has just changed is what people act on and what breaks, a moment too early or too late."""
+        before, after = moved.before, moved.after
+        if before is None:
+            return
+        match moved.kind:
+            case "managed_job" if before.state is not after.state and after.state in (S.ALIVE_WAITING, S.ALIVE_BACKOFF):
+                self.perhaps(10, self._clear, after.id)
+            case "managed_task" if before.phase != after.phase and after.state is not mt.S.PENDING:
+                self.perhaps(4 if after.state in mt.ENDED or after.recovering else 1, self._meddle, after.id)
+                if after.launched and after.state not in mt.ENDED:
+                    self.perhaps(4 if after.recovering else 2, self._preempt, after.id)
+            case "run" if before.state is not after.state and after.owner_id and after.state not in ACTIVE:
+                self.perhaps(4 if after.exit_code else 2, self._meddle, after.owner_id)
+
+    def perhaps(self, weight: int, act: Callable[[UUID], Coroutine[Any, Any, None]], target: UUID) -> None:
+        async def soon() -> None:
+            await self.world.pause(0.0, self.world.dice.choice((0.2, 4.0)))
+            await act(target)
+
+        if self.world.faults and self.world.dice.random() < weight * self.world.theme.meddling:
+            self.world.background(soon())
+
+    def impatient(self, task: UUID) -> None:
+        """Its launch takes long."""
+        self.perhaps(6, self._meddle, task)
+
+    async def _meddle(self, id: UUID) -> None:
+        row = await self.world.pick_row("SELECT managed_job_id, state, attempt FROM managed_task WHERE id = $1", id)
+        act = "break" if row["state"] in mt.ENDED else self.world.dice.choice(("cancel", "break", "run"))
+        match act:
+            case "cancel":
+                await self._tell(id, row["managed_job_id"], CancelAsked(by="bob"))
+            case "break":
+                await self._tell(id, row["managed_job_id"], ControllerBroke("oops"))
+            case "run":
+                run = RunId(derived(id, row["attempt"]))
+                event = self.world.dice.choice((StopAsked(by="bob"), Broke(RunReason.SERVER_ERROR)))
+                await self.world.ask(Change(facts=(of_run(run, event),)))
+
+    async def _preempt(self, id: UUID) -> None:
+        """One of the machines that its run has, or is about to have."""
+        instance = await self.world.pick(MACHINES, id)
+        if instance in self.world.provider.machines:
+            self.world.count("machine preempted")
+            self.world.provider.preempt(instance, 0.0)
+        elif instance is not None and instance not in self.world.owned:
+            self.world.post_instance(instance, PreemptionNoticed())
+
+    async def _clear(self, id: UUID) -> None:
+        """What waits of a job is cancelled, one after the other."""
+        async with self.world.line.turn() as connection:
+            waiting = await connection.fetch(WAITING, id)
+        for row in waiting[: self.world.dice.randint(1, 3)]:
+            await self._tell(row["id"], id, CancelAsked(by="eve"))
+            await self.world.pause(0.0, 1.0)
+
+    async def _tell(self, id: UUID, job: UUID, event: Event) -> None:
+        self.world.note(f"{type(event).__name__} for {str(id)[-6:]}")
+        await self.world.ask(Change(facts=(of_managed(mt.ManagedTaskId(id), ManagedJobId(job), event),)))
+
     async def cancel_managed(self) -> None:
-        """One task, or the whole job."""
-        if (task := await self._task(CANCELLABLE)) is not None:
-            whole = self.world.dice.random() < 0.3
-            id = task["managed_job_id"] if whole else task["id"]
-            self.world.note(f"cancels {str(id)[-6:]}: a task {task['moment']}")
-            await self.world.ask(Change(facts=(of_managed(id, task["managed_job_id"], CancelAsked(by="ann")),)))
+        if self.managed:
+            id = self.world.dice.choice(self.managed)
+            await self.world.ask(Change(facts=(of_managed(id, id, CancelAsked(by="ann")),)))
 
-    async def break_controller(self) -> None:
-        if (task := await self._task(UNBROKEN)) is not None:
-            self.world.note(f"controller of {str(task['id'])[-6:]} breaks: it {task['moment']}")
-            await self.world.ask(
-                Change(facts=(of_managed(task["id"], task["managed_job_id"], ControllerBroke("oops")),))
-            )
-
-    async def give_up_the_queue(self) -> None:
-        """At the end: what was never submitted, and most of what has not begun, which would only repeat the others."""
+    async def give_up_most(self) -> None:
+        """What was never submitted, and most of the rest: the calm after the faults needs only a few."""
         async with self.world.line.turn() as connection:
-            queued = await connection.fetch(QUEUED)
-        for id, state in queued:
-            if state == "INACTIVE" or self.world.dice.random() < 0.8:
+            unfinished = await connection.fetch(UNFINISHED)
+        for id, state in unfinished:
+            if state == "INACTIVE" or self.world.dice.random() < 0.7:
                 await self.world.ask(Change(facts=(of_managed(id, id, CancelAsked()),)))
-
-    async def _task(self, query: str) -> Any:
-        """Moments that last long and those that pass at once are equally likely to be met."""
-        async with self.world.line.turn() as connection:
-            tasks = await connection.fetch(query)
-        if not tasks:
-            return None
-        moment = self.world.dice.choice(sorted({task["moment"] for task in tasks}))
-        return self.world.dice.choice([task for task in tasks if task["moment"] == moment])

@@ -2,9 +2,11 @@
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from stoker.core import instance as inst
 from stoker.core import job_facts as job
+from stoker.core.commitment import Moved
 from stoker.core.family import found
 from stoker.core.gang import OnNoCapacity
 from stoker.core.ids import InstanceId, RunId
@@ -12,7 +14,7 @@ from stoker.core.policy import Disconnect, Policy, StopCriteria
 from stoker.core.reason import JobReason, RetryEvent, RunReason
 from stoker.core.resources import parse_request
 from stoker.core.retry import Retry
-from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, StopAsked
+from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, S, StopAsked
 from stoker.core.schedule import parse_schedule
 from stoker.engine.change import Change, RunBirth, of_instance, of_run
 from tests.sim.managed import PROJECT, ManagedPeople
@@ -23,6 +25,15 @@ from tests.sim.theme import ACTS, KINDS
 if TYPE_CHECKING:
     from tests.sim.world import World
 
+UNFINISHED = """
+SELECT run.id, COALESCE(task.state, run.state) AS moment
+FROM run LEFT JOIN managed_task AS task ON task.id = run.owner_id
+WHERE run.state NOT IN ('TERMINATED', 'FAILED', 'DONE') ORDER BY run.id
+"""
+SERVICES = """
+SELECT id, state AS moment FROM run
+WHERE policy ? 'service' AND state NOT IN ('TERMINATED', 'FAILED', 'DONE') ORDER BY id
+"""
 ENOUGH_EVENTS = 320
 """A quiet seed lives longer."""
 
@@ -33,14 +44,12 @@ class People(ManagedPeople):
         self.runs: list[RunId] = []
         self.services: list[RunId] = []
         self.names = 0
-        self.until = 0.0
 
-    async def live(self, chaos_s: float) -> None:
+    async def live(self, until_s: float) -> None:
         """Acts at random moments until the time is over."""
-        self.until = self.world.now() + chaos_s
         dice, world, theme = self.world.dice, self.world, self.world.theme
         acts = ACTS | dict(theme.acts)
-        while (world.now() < self.until or world.events < ENOUGH_EVENTS) and world.violation is None:
+        while (world.now() < until_s or world.events < ENOUGH_EVENTS) and world.violation is None:
             await world.pause(*theme.pause_s)
             await getattr(self, dice.choices(list(acts), list(acts.values()))[0])()
 
@@ -80,7 +89,7 @@ class People(ManagedPeople):
             chosen |= {"nodes": 2, "replicas": dice.randint(1, 2)}
             chosen["stop_criteria"] = dice.choice((StopCriteria.ALL_DONE, StopCriteria.MASTER_DONE))
         elif kind == "service":
-            chosen |= {"service": True, "replicas": dice.randint(0, 2), "max_duration_s": None}
+            chosen |= {"service": True, "replicas": dice.randint(0, 3), "max_duration_s": None}
         elif kind == "cron":
             overlap = dice.choice(("skip", "queue"))
             chosen |= {"on_no_capacity": OnNoCapacity.QUEUE, "priority": 10}
@@ -98,9 +107,8 @@ class People(ManagedPeople):
 
     async def _run(self) -> RunId | None:
         """Any run that has not finished, also one that a managed task launched."""
-        unfinished = "SELECT id FROM run WHERE state NOT IN ('TERMINATED', 'FAILED', 'DONE') ORDER BY id"
-        id = await self.world.pick(unfinished)
-        return None if id is None else RunId(id)
+        found = await self.world.pick_moment(UNFINISHED)
+        return None if found is None else RunId(found["id"])
 
     async def stop(self) -> None:
         if (run := await self._run()) is not None:
@@ -115,10 +123,19 @@ class People(ManagedPeople):
             await self.world.ask(Change(facts=(of_run(run, AbortAsked(by="bob")),)))
 
     async def scale(self) -> None:
-        if self.services:
-            run = self.world.dice.choice(self.services)
-            wanted = self.world.dice.choice((0, 0, 1, 2, 3))
-            await self.world.ask(Change(facts=(of_run(run, ReplicasWanted(wanted)),)))
+        if (row := await self.world.pick_moment(SERVICES)) is not None:
+            await self._want(row["id"], self.world.dice.choice((0, 0, 1, 2, 3)))
+
+    async def _want(self, run: UUID, replicas: int) -> None:
+        await self.world.ask(Change(facts=(of_run(RunId(run), ReplicasWanted(replicas)),)))
+
+    def notice(self, moved: Moved) -> None:
+        """Also the autoscaler looks at what has just changed."""
+        super().notice(moved)
+        before, after = moved.before, moved.after
+        if moved.kind == "run" and after.policy.service and before and before.state is not after.state:
+            weight = 10 if after.state is S.PENDING else 3
+            self.perhaps(weight, lambda id: self._want(id, self.world.dice.choice((1, 1, 2))), after.id)
 
     async def break_run(self) -> None:
         if (run := await self._run()) is not None:
@@ -214,7 +231,6 @@ class People(ManagedPeople):
             servers = [world.dice.choice(servers)]
         else:
             world.count("database away for long" if length_s > DEAD_AFTER_S else "database away")
-            self.until += length_s
             if length_s > AWAY_AFTER_S:
                 world.later(length_s, partial(self._back, world.now() + length_s))
         for server in servers:

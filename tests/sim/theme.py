@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 ACTS = {
-    "submit": 30, "submit_managed": 6, "stop": 8, "abort": 6, "scale": 6, "break_run": 1, "cordon": 2, "drain": 2,
+    "submit": 30, "submit_managed": 6, "stop": 4, "abort": 6, "scale": 6, "break_run": 1, "cordon": 2, "drain": 2,
     "delete": 2, "preempt": 6, "preempt_early": 1, "retire": 1, "cut": 5, "freeze": 3, "kill": 4, "freeze_server": 3,
-    "cancel_managed": 3, "break_controller": 1, "limit": 2, "blackout": 0, "outage": 1,
+    "cancel_managed": 3, "limit": 2, "blackout": 0, "outage": 1,
 }  # fmt: skip
 KINDS = {"task": 40, "array": 20, "gang": 20, "service": 12, "cron": 8}
 
@@ -24,8 +24,15 @@ class Theme:
     slots: tuple[int, int] = (2, 4)
     """Launching and alive managed jobs, at most."""
     most_tasks: int = 4
+    graphs: int = 2
+    """Of the swarm."""
     programs_s: tuple[float, ...] = (0.1, 1.0, 5.0, 30.0, 120.0, 700.0)
     """How long programs run, at most; the first end before anybody knows that they began."""
+    meddling: float = 0.02
+    """How often people cancel what has just changed, or its controller breaks."""
+    owned_hosts: int = 2
+    failing: int = 1
+    """How much more often programs fail."""
     idle_duration_s: float = 120.0
 
 
@@ -34,22 +41,36 @@ THEMES = (
     Theme(
         "managed jobs",
         chaos_s=150.0,
-        pause_s=(0.2, 5.0),
+        pause_s=(0.2, 4.0),
+        slots=(2, 3),
         most_tasks=5,
+        graphs=1,
         programs_s=(0.1, 1.0, 5.0, 15.0, 40.0),
+        owned_hosts=1,
+        failing=2,
+        meddling=0.06,
+        # Little else happens, so that much of this does.
         acts={
-            "submit": 4,
-            "submit_managed": 24,
-            "cancel_managed": 20,
-            "break_controller": 16,
-            "stop": 6,
-            "abort": 2,
+            **dict.fromkeys(ACTS, 1),
+            "submit": 3,
+            "submit_managed": 30,
+            "cancel_managed": 6,
+            "stop": 3,
+            "preempt": 4,
+            "preempt_early": 4,
             "scale": 0,
-            "preempt": 14,
+            "blackout": 0,
         },
     ),
     Theme("schedules", chaos_s=360.0, pause_s=(2.0, 30.0), kinds={"cron": 60}, acts={"stop": 12, "abort": 12}),
-    Theme("services", kinds={"service": 60}, acts={"scale": 40}),
+    Theme(
+        "services",
+        pause_s=(0.2, 3.0),
+        kinds={"service": 150},
+        acts={"submit": 60, "scale": 30, "submit_managed": 1},
+        programs_s=(0.1, 1.0, 5.0, 20.0),
+        meddling=0.06,
+    ),
     Theme(
         "silence",
         chaos_s=1750.0,
@@ -58,7 +79,7 @@ THEMES = (
         idle_duration_s=3000.0,
     ),
     Theme("crowds", kinds={"array": 60, "gang": 30}, acts={"abort": 12, "stop": 12, "break_run": 4}, whole=2, page=3),
-    Theme("comings and goings", acts={"preempt": 20, "preempt_early": 10, "retire": 10, "drain": 6, "delete": 6}),
+    Theme("comings and goings", acts={"preempt": 8, "preempt_early": 10, "retire": 10, "drain": 6, "delete": 6}),
 )
 
 

@@ -10,10 +10,12 @@ from typing import Any
 from uuid import UUID
 
 from stoker.core.block import Blocks
+from stoker.core.commitment import Moved
 from stoker.core.errors import Conflict, NotFound, StokerError
 from stoker.core.ids import InstanceId, JobId, RunId, uuid7
 from stoker.core.instance import Instance
 from stoker.core.machine import Event, Row
+from stoker.core.managed_task import Lack
 from stoker.core.policy import Policy
 from stoker.core.resources import Capacity
 from stoker.engine.batch import Batch
@@ -30,7 +32,8 @@ from tests.sim.theme import theme_of
 
 EPOCH = 1_800_000_000.0
 """A Friday in 2027; the virtual clock starts here."""
-OWNED_HOSTS = 2
+PATIENCE_S = 20.0
+"""Then people ask again, perhaps another replica, while the first may still get to it."""
 
 
 class WorldClock:
@@ -53,12 +56,15 @@ class World:
         self.owned: set[UUID] = set()
         self.processes: dict[Key, list[Host]] = {}
         self.programs: dict[UUID, Program] = {}
+        self.lacks: dict[tuple[UUID, int], Lack | None] = {}
         self.provider = Provider(self)
         self.servers = [Server(self, "a"), Server(self, "b")]
         self.inspector = Inspector(self)
         self.swarm = Swarming(self)
         self.violation: Violation | None = None
         self.engines: list[Engine] = []
+        self.onlookers: list[Callable[[Moved], None]] = []
+        self.impatient: Callable[[UUID], None] = lambda _: None
         self._background: set[asyncio.Task[Any]] = set()
         self._outside = copy_context()
         """No replica's: what the world starts while a replica calls it does not die with that replica."""
@@ -114,6 +120,8 @@ class World:
 
     def committed(self, server: Server, batch: Batch) -> None:
         for moved in batch.moved:
+            for look in self.onlookers:
+                look(moved)
             self.visited(moved.kind.replace("_", " "), moved.row)
             if moved.row is not None and moved.before.state is not moved.after.state:
                 name = f"{moved.kind} {str(moved.after.id)[-6:]}"
@@ -150,7 +158,14 @@ class World:
     def know_run(self, run_id: UUID, policy: Policy) -> None:
         if run_id not in self.programs:
             length_s = self.dice.choice(self.theme.programs_s)
-            self.programs[run_id] = Program(length_s / 2, length_s, endless=policy.service and self.dice.random() < 0.7)
+            self.programs[run_id] = Program(length_s / 2, length_s, endless=policy.service and self.dice.random() < 0.5)
+
+    def lack(self, task_id: UUID, attempt: int) -> Lack | None:
+        """Why this launch is impossible: whoever tries it finds the same."""
+        if (task_id, attempt) not in self.lacks:
+            impossible = self.chance("launch is impossible", 0.12 if attempt == 1 else 0.3)
+            self.lacks[task_id, attempt] = self.dice.choice(list(Lack)) if impossible else None
+        return self.lacks[task_id, attempt]
 
     def program(self, key: Key) -> Program:
         return self.programs[key[0]]
@@ -215,6 +230,15 @@ class World:
             rows = await connection.fetch(query, *args)
         return self.dice.choice(rows) if rows else None
 
+    async def pick_moment(self, query: str, *args: object) -> Any:
+        """As `pick_row`, but a moment that passes at once is as likely to be met as one that lasts."""
+        async with self.line.turn() as connection:
+            rows = await connection.fetch(query, *args)
+        if not rows:
+            return None
+        moment = self.dice.choice(sorted({row["moment"] for row in rows}))
+        return self.dice.choice([row for row in rows if row["moment"] == moment])
+
     async def pick(self, query: str, *args: object) -> UUID | None:
         row = await self.pick_row(query, *args)
         return None if row is None else row["id"]
@@ -227,7 +251,7 @@ class World:
     async def begin(self) -> None:
         for server in self.servers:
             server.start()
-        for _ in range(OWNED_HOSTS):
+        for _ in range(self.theme.owned_hosts):
             id = InstanceId(self.new_id())
             self.owned.add(id)
             self.hosts[id] = Host(self, id, owned=True)
@@ -244,7 +268,7 @@ class World:
                 answered = asyncio.get_running_loop().create_future()
                 server.spawn(self._asked(server, change, answered))
                 try:
-                    async with asyncio.timeout(90.0):
+                    async with asyncio.timeout(PATIENCE_S):
                         await answered
                     return
                 except (TimeoutError, StokerError, Killed):

@@ -23,6 +23,9 @@ $(STAMP): pyproject.toml
 
 install: $(STAMP) ## install Stoker and what its checks need into .venv
 
+quickstart: $(STAMP) ## a first look: a server in a temporary home runs examples/hello.yaml, and nothing is left behind
+	STOKER=$(CURDIR)/$(BIN)/stoker sh examples/quickstart.sh
+
 check: $(STAMP) ## ruff, mypy --strict, layers, tidy, generated pages fresh (under a minute)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -39,8 +42,8 @@ sim: $(STAMP) ## the simulation: make sim SEEDS=2000, or SEED=17 for one story
 chaos: $(STAMP) ## kill -9 of engines and of PostgreSQL under load, fifty times: make chaos [KILLS=50] [SEED=1]
 	STOKER_KILLS=$(KILLS) $(if $(SEED),STOKER_SEED=$(SEED)) $(PY) -m pytest -s tests/process/test_kill.py
 
-bench: $(STAMP) ## measure the engine; figures also in bench/results.json
-	$(PY) -m bench
+bench: $(STAMP) ## measure, with limits; figures also in bench/results.json; PART=engine for one part
+	$(PY) -m bench $(PART)
 
 docs: $(STAMP) ## print the generated pages anew
 	$(PY) -m docs.machines
@@ -52,4 +55,4 @@ format: $(STAMP) ## let ruff put the code in order
 clean: ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 
-.PHONY: help install check test sim chaos bench docs format clean
+.PHONY: help install quickstart check test sim chaos bench docs format clean

@@ -25,12 +25,22 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
+import structlog
 
 from stoker.store.cluster import Cluster
 from stoker.store.database import Database
 from stoker.store.installation import account
 from stoker.store.migration import migrate
 from stoker.store.postgres import Embedded
+
+# Where rich is installed structlog draws a traceback with every variable in it, which takes seconds.
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S"),
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 Databases = Callable[[], AbstractAsyncContextManager[Database]]
 TEST_S = 600.0

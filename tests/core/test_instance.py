@@ -32,7 +32,7 @@ from stoker.core.instance import (
     deadline,
 )
 from stoker.core.job_facts import Freed, Taken
-from stoker.core.limits import LEAVING_GRACE_S, PROVIDER_SILENCE_S
+from stoker.core.limits import LAUNCH_S, LEAVING_GRACE_S, PERFORMANCE_S, PROVIDER_SILENCE_S
 from stoker.core.machine import Event, TimeUp
 from stoker.core.machine import Refused as NotPossible
 from tests.core.living import an_instance, walk
@@ -57,6 +57,7 @@ class Case(NamedTuple):
 CASES = [
     Case(at(S.PENDING), Launched("i-1"), S.PROVISIONING),
     Case(at(S.PENDING), Refused("no capacity"), S.TERMINATING),
+    Case(at(S.PENDING), TimeUp(), S.TERMINATING, LAUNCH_S),
     Case(at(S.PROVISIONING, **HELD), ShimAnswered(), S.BUSY),
     Case(at(S.PROVISIONING), ShimAnswered(), S.IDLE),
     Case(at(S.PROVISIONING), TimeUp(), S.TERMINATING, 600.0),
@@ -125,9 +126,25 @@ def test_nobody_confirms_the_end_of_a_machine_that_nobody_ended(state: S) -> Non
         INSTANCE.step(at(state), Destroyed(), 1.0)
 
 
-def test_the_row_exists_before_the_provider_is_called_and_waits_without_limit() -> None:
-    assert deadline(an_instance()) is None
+def test_the_row_exists_before_the_provider_is_called() -> None:
     assert an_instance().state is S.PENDING
+
+
+@pytest.mark.parametrize(("owned", "sentence"), [(False, "no provider answered"), (True, "no host answered")])
+def test_a_launch_that_nobody_answers_ends_like_one_that_is_refused(owned: bool, sentence: str) -> None:
+    """The jobs that wait for the machine look for another; and because the provider may yet create what it was asked
+    for, whatever carries our tag is destroyed."""
+    instance = at(S.PENDING, **HELD, entered_at=100.0, owned=owned)
+    assert deadline(instance) == 100.0 + LAUNCH_S
+    assert INSTANCE.step(instance, TimeUp(), 99.0 + LAUNCH_S).row is None
+    instance, effects, _ = walk(INSTANCE, instance, TimeUp(), now=100.0 + LAUNCH_S)
+    assert (effects, instance.message) == ([INTERRUPTED, Destroy()], f"{sentence} within {LAUNCH_S:g} s")
+    late, effects, _ = walk(INSTANCE, instance, Launched("i-late"))
+    assert (late.state, late.handle, effects) == (S.TERMINATING, "i-late", [])
+
+
+def test_a_call_that_hangs_is_made_once_more_before_the_machine_is_given_up() -> None:
+    assert LAUNCH_S > PERFORMANCE_S
 
 
 def test_the_jobs_that_wait_for_it_are_told_when_the_launch_is_accepted() -> None:

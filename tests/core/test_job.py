@@ -36,6 +36,7 @@ from stoker.core.job_facts import (
     Taken,
     TaskAccepted,
 )
+from stoker.core.limits import UNREGISTER_S
 from stoker.core.machine import Event, Refused, Send, TimeUp
 from stoker.core.policy import Disconnect, Policy
 from stoker.core.reason import CONSEQUENCES, JobEnd, JobReason
@@ -105,6 +106,7 @@ CASES = [
     *(Case(ending(step), CleanedUp(step), S.TERMINATING) for step in Cleanup),
     Case(ending(Cleanup.STOP), Exited(143), S.TERMINATING),
     *(Case(ending(step), Exited(143), S.TERMINATING) for step in Cleanup if step is not Cleanup.STOP),
+    Case(ending(Cleanup.UNREGISTER), TimeUp(), S.TERMINATING, UNREGISTER_S),
     Case(ending(Cleanup.STOP), TimeUp(), S.TERMINATING, 10.0),
     Case(ending(Cleanup.REMOVE, **SILENT), TimeUp(), S.TERMINATING, 90.0),
     Case(ending(Cleanup.REMOVE), InstanceGone(HERE), S.TERMINATING),

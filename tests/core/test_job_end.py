@@ -27,6 +27,7 @@ from stoker.core.job_facts import (
     Silent,
     Unregister,
 )
+from stoker.core.limits import UNREGISTER_S
 from stoker.core.machine import Effect, Send, TimeUp
 from stoker.core.policy import Disconnect, Policy
 from stoker.core.reason import JobReason
@@ -177,6 +178,29 @@ def test_an_abort_while_it_is_unregistered_leaves_no_grace_afterwards() -> None:
     assert (job.cleanup, effects) == (Cleanup.UNREGISTER, [])
     job, _, _ = walk(JOB, job, CleanedUp(Cleanup.UNREGISTER), now=102.0)
     assert (job.cleanup, deadline(job)) == (Cleanup.STOP, 101.0)
+    late, _, _ = walk(JOB, running(Policy(service=True, stop_duration_s=30)), STOP, now=100.0)
+    late, _, _ = walk(JOB, late, GraceCut(), now=150.0)
+    late, _, _ = walk(JOB, late, CleanedUp(Cleanup.UNREGISTER), now=155.0)
+    assert (late.cleanup, deadline(late)) == (Cleanup.STOP, 150.0)
+
+
+def test_a_gateway_that_does_not_answer_keeps_no_job_running() -> None:
+    """It is gone for good: after a while the program is asked to stop all the same, and has its whole grace."""
+    job, _, _ = walk(JOB, running(Policy(service=True, stop_duration_s=30)), STOP, now=100.0)
+    assert deadline(job) == 100.0 + UNREGISTER_S
+    assert JOB.step(job, TimeUp(), 99.0 + UNREGISTER_S).row is None
+    job, effects, _ = walk(JOB, job, TimeUp(), now=160.0)
+    assert (job.cleanup, effects, deadline(job)) == (Cleanup.STOP, [AskStop()], 190.0)
+
+
+def test_the_grace_begins_when_the_program_is_asked_to_stop() -> None:
+    """The gateway took its time: that is not taken from what the user gave the program."""
+    job, _, _ = walk(JOB, running(Policy(service=True, stop_duration_s=30)), STOP, now=100.0)
+    job, _, _ = walk(JOB, job, CleanedUp(Cleanup.UNREGISTER), now=145.0)
+    assert (job.cleanup, deadline(job)) == (Cleanup.STOP, 175.0)
+    job, _, _ = walk(JOB, running(Policy(service=True, stop_duration_s=30)), ABORT, now=100.0)
+    job, _, _ = walk(JOB, job, CleanedUp(Cleanup.UNREGISTER), now=145.0)
+    assert (job.cleanup, deadline(job)) == (Cleanup.STOP, 100.0)
 
 
 def test_a_volume_that_is_not_detached_keeps_it_terminating_and_is_forced_after_a_limit() -> None:

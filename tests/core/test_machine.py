@@ -19,7 +19,7 @@ class S(Enum):
     GONE = "gone"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Door:
     state: S = S.SHUT
     attempt: int = 1

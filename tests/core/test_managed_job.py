@@ -153,7 +153,7 @@ def test_no_capacity_backs_off_without_holding_any_slot() -> None:
     story.tell(Scheduled())
     story.tell(NoCapacity(attempt=1), "prepare")
     assert (story.state, mj.deadline(story.all.job)) == (S.ALIVE_BACKOFF, story.now + 15)
-    assert not mj.holds_alive(story.all.job) and not mj.holds_launching(story.all.job)
+    assert not mj.holds_alive(story.all.job)
     story.tell(TimeUp(), after_s=15)
     assert (story.state, mj.deadline(story.all.job)) == (S.ALIVE_WAITING, None)
     story.tell(Scheduled())
@@ -363,7 +363,7 @@ class Cluster:
 
     def counts(self) -> tuple[int, int]:
         jobs = [whole.job for whole in self.jobs.values()]
-        return sum(map(mj.holds_launching, jobs)), sum(map(mj.holds_alive, jobs))
+        return sum(job.state is S.LAUNCHING for job in jobs), sum(map(mj.holds_alive, jobs))
 
     def schedule(self) -> None:
         for id in schedule([whole.job for whole in self.jobs.values()], *self.counts(), 2, 3):

@@ -38,6 +38,7 @@ class Shelf:
         self.run: Run = family.run
         self.jobs: dict[JobId, Job] = family.jobs
         self.sweeps = 0
+        self.cuts: list[bool] = []
         self.now = 0.0
 
     def page(self) -> dict[JobId, Job]:
@@ -59,9 +60,10 @@ class Shelf:
         outcome = step(family, target, event, self.now)
         self.run = family.run
         self.jobs |= family.jobs
-        sweeps = [wish for wish in outcome.wishes if isinstance(wish.effect, Sweep)]
-        assert all(wish.record.phase == self.run.phase for wish in sweeps), "nobody would find this wish current"
+        sweeps = [(wish.record, wish.effect) for wish in outcome.wishes if isinstance(wish.effect, Sweep)]
+        assert all(run.phase == self.run.phase for run, _ in sweeps), "nobody would find this wish current"
         self.sweeps += len(sweeps)
+        self.cuts += [sweep.cut for _, sweep in sweeps]
 
     def tell(self, job: Job, event: Event) -> None:
         self.step(job.id, event, {job.id: self.jobs[job.id]})
@@ -76,7 +78,7 @@ class Shelf:
             self.sweeps -= 1
             rounds += 1
             assert rounds < 40, "it sweeps without end"
-            self.ask(Swept())
+            self.ask(Swept(cut=self.cuts.pop(0)))
         check_family(Family(self.run, self.jobs))
         return rounds
 
@@ -110,6 +112,19 @@ def test_an_abort_cuts_the_grace_of_every_page() -> None:
     shelf.ask(AbortAsked())
     shelf.swept()
     assert {(job.cleanup, job.reason) for job in shelf.jobs.values()} == {(Cleanup.REMOVE, JobReason.ABORTED_BY_USER)}
+
+
+@pytest.mark.parametrize("swept_first", [True, False])
+def test_an_abort_cuts_the_grace_of_every_page_of_a_run_that_failed(swept_first: bool) -> None:
+    """One job failed and the others are being stopped, with an hour of grace that the user does not want to wait."""
+    shelf = running_shelf(stop_duration_s=3600)
+    shelf.tell(next(iter(shelf.jobs.values())), Exited(1))
+    if swept_first:
+        shelf.swept()
+    shelf.ask(AbortAsked())
+    shelf.swept()
+    assert shelf.run.reason is RunReason.JOB_FAILED
+    assert {job.cleanup for job in shelf.jobs.values()} == {Cleanup.REMOVE}
 
 
 def test_one_failure_ends_a_big_run_of_which_only_the_failed_replica_was_loaded() -> None:

@@ -51,3 +51,13 @@ async def eventually(happened: Callable[[], Awaitable[object]], what: str, deadl
     while not await happened():
         assert asyncio.get_running_loop().time() < deadline, f"waited {deadline_s:.0f} s in vain: {what}"
         await asyncio.sleep(0.005)
+
+
+async def eventually_passes(seconds: float) -> None:
+    """Time goes on by so much, in which nothing may happen."""
+    begun = asyncio.get_running_loop().time()
+
+    async def passed() -> bool:
+        return asyncio.get_running_loop().time() - begun > seconds
+
+    await eventually(passed, "time goes on")

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from stoker.engine.batch import Batch, commit_batch
 from stoker.engine.change import Change, Fact, RunBirth, of_run
 from stoker.engine.clock import DatabaseClock
 from stoker.engine.commit import LANES, Committer
-from stoker.store.database import Connection, Database
+from stoker.store.database import Connection, ConnectionLost, Database
 from tests.conftest import Databases
 from tests.engine.conftest import ask, eventually
 
@@ -243,6 +244,9 @@ async def test_a_listener_that_breaks_leaves_nobody_waiting(database: Databases)
         assert heard and await ask(db, "SELECT count(*) FROM run") == 3
 
 
+TAKE = "SELECT pg_try_advisory_xact_lock($1)"
+
+
 async def test_a_plan_that_another_replica_is_at_is_left_to_it(database: Databases) -> None:
     async with database() as db:
         desk = await desk_on(db)
@@ -251,8 +255,88 @@ async def test_a_plan_that_another_replica_is_at_is_left_to_it(database: Databas
         async def plan(tx: Connection, now: float) -> list[Change]:
             return [birth]
 
-        async with db.advisory(7) as held:
-            assert held and await desk.committer.commit_planned(7, plan) is None
+        async with db.transaction() as other:
+            assert await other.fetchval(TAKE, 7) and await desk.committer.commit_planned(7, plan) is None
         planned = await desk.committer.commit_planned(7, plan)
         assert planned is not None and [change for change, answer in planned if answer] == [birth]
         await eventually(lambda: ask(db, "SELECT count(*) FROM run"), "it is there")
+
+
+async def test_a_planner_that_is_cancelled_or_cut_off_locks_nobody_out(database: Databases) -> None:
+    async with database() as db:
+        desk = await desk_on(db)
+        planning = asyncio.Event()
+
+        async def long(tx: Connection, now: float) -> list[Change]:
+            planning.set()
+            await asyncio.sleep(60)
+            return []
+
+        async def cut_off(tx: Connection, now: float) -> list[Change]:
+            with suppress(asyncpg.PostgresError):
+                await tx.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            return [desk.birth()]
+
+        task = asyncio.create_task(desk.committer.commit_planned(7, long))
+        await planning.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        with pytest.raises(ConnectionLost):
+            await desk.committer.commit_planned(7, cut_off)
+        async with db.transaction() as other:
+            assert await other.fetchval(TAKE, 7)
+
+
+async def test_what_breaks_a_plan_fails_alone(database: Databases) -> None:
+    """One row that nobody can read and one that PostgreSQL refuses, among others that a planner speaks to."""
+    async with database() as db:
+        desk = await desk_on(db)
+        births = await desk.births(9)
+        async with db.transaction() as tx:
+            await tx.execute("UPDATE run SET policy = '{\"nonsense\": 1}' WHERE id = $1", run_of(births[2]))
+            await tx.execute(f"ALTER TABLE run ADD CHECK (state <> 'TERMINATED' OR id <> '{run_of(births[7])}')")
+        stops = [Change(facts=(of_run(run_of(birth), StopAsked()),)) for birth in births]
+        unknown = Change(facts=(of_run(RunId(uuid4()), StopAsked()),))
+
+        async def plan(tx: Connection, now: float) -> list[Change]:
+            return [*stops, unknown]
+
+        before = len(desk.batches)
+        planned = await desk.committer.commit_planned(7, plan)
+        assert planned is not None and [change for change, _ in planned] == [*stops, unknown]
+        errors = {place: type(answer.error) for place, (_, answer) in enumerate(planned) if answer and answer.error}
+        assert errors == {2: Broken, 7: Broken, 9: NotFound}
+        for place, birth in enumerate(births):
+            assert await state_of(db, birth) == ("SUBMITTED" if place in (2, 7) else "TERMINATED")
+        heard = {moved.after.id for batch in desk.batches[before:] for moved in batch.moved if moved.kind == "run"}
+        assert heard == {run_of(birth) for place, birth in enumerate(births) if place not in (2, 7)}
+
+
+async def test_a_plan_that_is_committed_in_parts_is_still_one_transaction_under_its_lock(database: Databases) -> None:
+    """Those who count slots before they give them must not be counted beside, also when one of them is broken."""
+    async with database() as db:
+        desk = await desk_on(db)
+        births = await desk.births(4)
+        async with db.transaction() as tx:
+            await tx.execute("UPDATE run SET policy = '{\"nonsense\": 1}' WHERE id = $1", run_of(births[0]))
+        looks: list[tuple[bool, int]] = []
+
+        async def plan(tx: Connection, now: float) -> list[Change]:
+            async with db.transaction() as other:
+                taken: bool = await other.fetchval(TAKE, 7)
+            looks.append((taken, await tx.fetchval("SELECT count(*) FROM run WHERE state = 'TERMINATED'")))
+            return [Change(facts=(of_run(run_of(birth), StopAsked()),)) for birth in births]
+
+        await desk.committer.commit_planned(7, plan)
+        assert looks == [(False, 0), (False, 0)], "each plan was made under the lock, and none on top of another's half"
+
+
+async def test_a_plan_that_breaks_in_the_making_says_so(database: Databases) -> None:
+    async with database() as db:
+        desk = await desk_on(db)
+
+        async def plan(tx: Connection, now: float) -> list[Change]:
+            raise KeyError("a bug")
+
+        with pytest.raises(KeyError):
+            await desk.committer.commit_planned(7, plan)

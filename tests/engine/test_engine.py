@@ -96,7 +96,8 @@ async def engine_on(db: Database, agents: Agents, name: str = "a") -> AsyncItera
 
 def host(engine: Engine, cpu: int = 4) -> Instance:
     blocks = Blocks(Capacity(cpu=cpu, memory_mb=8192, disk_mb=10_000), cpu)
-    return Instance(id=InstanceId(engine.new_id()), fleet_id=None, backend="local", blocks=blocks, owned=True)
+    now = engine.clock.now()
+    return Instance(InstanceId(engine.new_id()), None, "local", blocks, entered_at=now, owned=True)
 
 
 def run_of(engine: Engine, name: str = "r", **policy: Any) -> RunBirth:

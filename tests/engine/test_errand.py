@@ -1,20 +1,22 @@
 """Errands that fail, that nobody wants any more, and that are too many."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from stoker.core.errors import Unavailable
-from stoker.core.job_facts import StartTask, TaskAccepted
+from stoker.core.job_facts import StartTask, SubmitJob, TaskAccepted
 from stoker.core.run_facts import StopAsked
+from stoker.engine import engine as engine_module
 from stoker.engine import errand as module
 from stoker.engine.change import Change, of_run
+from stoker.engine.engine import Engine
 from stoker.store.database import Database, Record
 from stoker.store.outbox import Errand
 from tests.conftest import Databases
-from tests.engine.conftest import ask, engine_with, eventually
+from tests.engine.conftest import NEVER_S, ask, engine_with, eventually
 from tests.engine.test_engine import Agents, host, run_of, until
 
 
@@ -36,6 +38,39 @@ class Failing(Agents):
         if self.errors:
             raise self.errors.pop(0)
         return Change(facts=(self.fact(errand, TaskAccepted(attempt=errand.attempt)),))
+
+
+class Slow(Agents):
+    """A shim that takes its time with the order, until `free` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(exit_code=None)
+        self.called, self.free = asyncio.Event(), asyncio.Event()
+        self.submitted = 0
+        self.ended = False
+
+    def performers(self) -> dict[Any, Any]:
+        return super().performers() | {StartTask: self.start}
+
+    async def start(self, errand: Errand, effect: StartTask) -> Change:
+        self.called.set()
+        try:
+            await self.free.wait()
+        finally:
+            self.ended = True
+        return Change(facts=(self.fact(errand, TaskAccepted(attempt=errand.attempt)),))
+
+    async def submit(self, errand: Errand, effect: SubmitJob) -> Change:
+        self.submitted += 1
+        await asyncio.sleep(NEVER_S)
+        return Change()
+
+    @staticmethod
+    def stopping(engine: Engine) -> Callable[[], Awaitable[bool]]:
+        async def looked() -> bool:
+            return all(task.done() for task in engine._tasks)
+
+        return looked
 
 
 async def wish(db: Database) -> Record | None:
@@ -119,3 +154,33 @@ async def test_more_errands_than_may_fly_at_once(database: Databases, monkeypatc
             assert await until(db, birth.run.id, "DONE", "FAILED") == "DONE"
         assert most == 4
         await eventually(lambda: ask(db, "SELECT count(*) = 0 FROM outbox"), "nothing is left")
+
+
+async def test_a_stop_begins_nothing_new_and_leaves_nothing_behind(database: Databases) -> None:
+    """What is under way ends, and what follows from it is left to the next server: it would outlive this one."""
+    agents = Slow()
+    async with database() as db:
+        async with engine_with(db, agents.performers()) as engine:
+            await engine.commit(Change(instances=(host(engine),)))
+            await engine.commit(Change(runs=(run_of(engine),)))
+            await agents.called.wait()
+            stop = asyncio.create_task(engine.stop())
+            await eventually(agents.stopping(engine), "the engine is stopping")
+            agents.free.set()
+            await stop
+            assert await ask(db, "SELECT state FROM job") == "PULLING", "what was under way has ended"
+            assert (engine.errands.flying, agents.submitted) == (0, 0)
+        assert await ask(db, "SELECT array_agg(effect) FROM outbox") == ["SubmitJob"]
+
+
+async def test_what_takes_too_long_is_ended_by_a_stop(database: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "STOP_S", 0.05)
+    agents = Slow()
+    async with database() as db:
+        async with engine_with(db, agents.performers()) as engine:
+            await engine.commit(Change(instances=(host(engine),)))
+            await engine.commit(Change(runs=(run_of(engine),)))
+            await agents.called.wait()
+            await engine.stop()
+            assert (engine.errands.flying, agents.ended) == (0, True)
+        assert await ask(db, "SELECT array_agg(effect) FROM outbox") == ["StartTask"]

@@ -137,3 +137,13 @@ async def test_a_long_period_is_not_the_time_a_failure_lasts() -> None:
         raise Unavailable("Not now.")
 
     assert await Loop("test", once, NEVER_S, random.Random(1))._pass() <= 2.0
+
+
+async def test_what_a_pass_had_to_leave_out_by_our_fault_is_shown() -> None:
+    """The pass itself went on: it is no failure, but it is a bug."""
+    passes = Passes(Counts(3, bugs=1, error="a record is broken"))
+    loop = Loop("test", passes.once, NEVER_S, random.Random(1))
+    await loop._pass()
+    assert (loop.passes, loop.failures, loop.bugs, loop.error) == (1, 0, 1, "a record is broken")
+    await loop._pass()
+    assert (loop.bugs, loop.error) == (1, "")

@@ -19,7 +19,7 @@ from stoker.store import journal
 from stoker.store.database import Connection, ConnectionLost, Database
 from stoker.store.outbox import Errand
 from tests.conftest import Databases
-from tests.engine.conftest import ask, die, engine_with, eventually
+from tests.engine.conftest import ask, die, engine_with, eventually, eventually_passes
 from tests.engine.test_engine import Agents, host, run_of, until
 
 
@@ -74,7 +74,7 @@ async def test_the_errands_of_a_dead_replica_are_taken_over_in_time_and_not_befo
         births = await submit(a, 3)
         await started(stuck, 3)
         async with engine_with(db, prompt.performers(), "b", heartbeat_s=beat_s, dead_after_s=dead_after_s):
-            await eventually_passes(db, dead_after_s * 1.5)
+            await eventually_passes(dead_after_s * 1.5)
             assert prompt.orders == [], "a living replica was robbed"
             await die(a)
             died = time.monotonic()
@@ -84,16 +84,6 @@ async def test_the_errands_of_a_dead_replica_are_taken_over_in_time_and_not_befo
         assert dead_after_s - 2 * beat_s <= taken_s <= dead_after_s + beat_s + 1.0
         assert {order.target for order in prompt.orders} == {order.target for order in stuck.orders}
         assert await ask(db, "SELECT count(*) FROM outbox") == 0
-
-
-async def eventually_passes(db: Database, seconds: float) -> None:
-    """The database's time goes on by so much, in which nothing may happen."""
-    begun = time.monotonic()
-
-    async def passed() -> bool:
-        return time.monotonic() - begun > seconds
-
-    await eventually(passed, "time goes on")
 
 
 async def test_a_replica_that_was_frozen_begins_anew_and_its_late_orders_have_a_lower_fence(

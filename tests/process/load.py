@@ -167,7 +167,8 @@ class Load:
         """Named after the process, so that its next life says the same birth again."""
         blocks = Blocks(Capacity(cpu=CPUS, memory_mb=65_536, disk_mb=100_000), CPUS)
         id = InstanceId(uuid5(NAMESPACE_OID, self._name.partition("-")[0]))
-        await self._say(Change(instances=(Instance(id, None, "local", blocks, owned=True),)), "host", id)
+        host = Instance(id, None, "local", blocks, entered_at=self.engine.clock.now(), owned=True)
+        await self._say(Change(instances=(host,)), "host", id)
 
     async def _caller(self) -> None:
         while True:

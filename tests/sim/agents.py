@@ -2,7 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
 from stoker.core import job_facts as job
 from stoker.core.errors import Unavailable
@@ -13,33 +14,35 @@ from stoker.core.managed_task import Impossible, LaunchRun, ManagedTaskId, StopR
 from stoker.core.run_facts import TellOwner
 from stoker.engine.change import Change, of_instance, of_job, of_managed
 from stoker.engine.engine import Engine
+from stoker.engine.log_pump import LogPump
+from stoker.engine.perform import JobPerformers
 from stoker.engine.tell import Teller
+from stoker.store import host as host_store
 from stoker.store import instance as instance_store
 from stoker.store.database import Database
+from stoker.store.log import LogStore
 from stoker.store.outbox import Errand
-from stoker.store.run import policy_of
-from tests.sim.host import Host, Order
+from tests.sim.host import Host
+from tests.sim.net import Net, SimOrders
 from tests.sim.provider import Refusal
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-T = TypeVar("T")
-
-ORDER = """
-SELECT job.instance_id, job.replica, job.node, run.policy
-FROM job JOIN run ON run.id = job.run_id WHERE job.id = $1
-"""
-
 
 class Agents:
     def __init__(self, world: "World", database: Database, thawed: Callable[[], Awaitable[None]]) -> None:
-        self.world, self.database, self.thawed = world, database, thawed
+        self.world, self.database = world, database
         self.engine: Engine | None = None
+        self.net = Net(world, thawed)
+        self.orders = SimOrders(world, database)
+        self.pump = LogPump(self.net, cast(LogStore, world.logs), world.logs)
+        self.real = JobPerformers(self.net, self.orders, self.pump)
+        """What the server itself does; machines without a shim are done for here."""
 
     def performers(self) -> dict[Any, Any]:
         return {
-            job.StartTask: self.start_task,
+            job.StartTask: self.real.start_task,
             job.SubmitJob: self.submit_job,
             job.AskStop: self.ask_stop,
             job.RemoveTask: self.remove_task,
@@ -52,31 +55,32 @@ class Agents:
             TellOwner: self.tell_owner,
         }
 
-    async def start_task(self, errand: Errand, effect: job.StartTask) -> Change:
-        order, host = await self._order(errand)
-        taken = await self.call(host, lambda: host.submit(order))
-        return self._said(errand, job.TaskAccepted(attempt=errand.attempt)) if taken else Change()
-
     async def submit_job(self, errand: Errand, effect: job.SubmitJob) -> Change:
-        order, host = await self._order(errand)
-        act = partial(host.run, errand.target, errand.fence) if host.has_shim else partial(host.pod, order)
-        taken = await self.call(host, act)
+        host = await self._host(errand)
+        if host.has_shim:
+            return await self.real.submit_job(errand, effect)
+        order = await self.orders.order(errand)
+        taken = await self.net.call(host, partial(host.pod, order))
         return self._said(errand, job.RunnerAccepted(attempt=errand.attempt)) if taken else Change()
 
     async def ask_stop(self, errand: Errand, effect: job.AskStop) -> Change:
-        _, host = await self._order(errand)
-        await self.call(host, lambda: host.stop(errand.target, errand.fence))
+        host = await self._host(errand)
+        if host.has_shim:
+            return await self.real.ask_stop(errand, effect)
+        await self.net.call(host, lambda: host.stop(errand.target, errand.fence))
         return Change()
 
     async def remove_task(self, errand: Errand, effect: job.RemoveTask) -> Change:
-        _, host = await self._order(errand)
-        if not await self.call(host, lambda: host.remove(errand.target, errand.fence)):
+        host = await self._host(errand)
+        if host.has_shim:
+            return await self.real.remove_task(errand, effect)
+        if not await self.net.call(host, lambda: host.hurry_away(errand.target, errand.fence)):
             raise Unavailable("the task is still ending")
         return self._said(errand, job.CleanedUp(job.Cleanup.REMOVE, attempt=errand.attempt))
 
     async def unregister(self, errand: Errand, effect: job.Unregister) -> Change:
         await self.world.pause(0.01, 0.5)
-        if self.world.chance("gateway away", 0.1):
+        if self.world.chance("gateway away", 0.1) or self.world.always("gateway never answers", errand.target, 0.05):
             raise Unavailable("the gateway does not answer")
         return self._said(errand, job.CleanedUp(job.Cleanup.UNREGISTER, attempt=errand.attempt))
 
@@ -89,12 +93,16 @@ class Agents:
     async def launch(self, errand: Errand, effect: Launch) -> Change:
         id = InstanceId(errand.target)
         await self.world.pause(0.1, self.world.dice.choice((3.0, 3.0, 30.0)))
-        if self.world.chance("performer gave up before acting", 0.05):
+        mute = id not in self.world.owned and self.world.always("provider never answers", id, 0.02)
+        if mute or self.world.chance("performer gave up before acting", 0.05):
             raise Unavailable("the provider does not answer")
-        if id in self.world.owned:
-            return Change(facts=(of_instance(id, Launched("reached")),))
         async with self.database.connection() as connection:
             shim = (await instance_store.get(connection, id)).shim
+            if shim:
+                # From now on somebody watches it, if it ever comes.
+                await host_store.put(connection, id, host_store.Host("simulated", ""))
+        if id in self.world.owned:
+            return Change(facts=(of_instance(id, Launched("reached")),))
         try:
             handle = self.world.provider.create(id, shim)
         except Refusal as refusal:
@@ -147,38 +155,14 @@ class Agents:
         assert self.engine is not None
         return Teller(self.database, self.world.clock, self.engine.committer)
 
-    async def call(self, host: Host, act: Callable[[], T]) -> T:
-        """One request to an agent; every part of the way may fail, and the act may happen twice."""
-        world = self.world
-        await world.pause(0.01, 1.0)
-        if world.chance("message delayed", 0.02):
-            await world.pause(5.0, 60.0)
-        await self.thawed()
-        if world.chance("message lost", 0.03) or not host.reachable:
-            raise Unavailable("the agent does not answer")
-        host.touch()
-        answer = act()
-        if world.chance("message doubled", 0.03):
-            answer = act()
-        await world.pause(0.01, 1.0)
-        if world.chance("answer delayed", 0.03):
-            await world.pause(5.0, 60.0)
-        if world.chance("answer lost", 0.03) or not host.reachable:
-            raise Unavailable("the agent's answer was lost")
-        return answer
-
-    async def _order(self, errand: Errand) -> tuple[Order, Host]:
+    async def _host(self, errand: Errand) -> Host:
         async with self.database.connection() as connection:
-            row = await connection.fetchrow(ORDER, errand.target)
-        assert row is not None
-        host = self.world.hosts.get(row["instance_id"])
+            id: UUID | None = await connection.fetchval("SELECT instance_id FROM job WHERE id = $1", errand.target)
+        assert id is not None
+        host = self.world.hosts.get(id)
         if host is None or not host.alive:
             raise Unavailable("there is no such machine")
-        policy = policy_of(row["policy"])
-        stop_after_s = None if policy.disconnect is None else policy.disconnect.stop_after_s
-        key = (errand.family, row["replica"], row["node"])
-        docker = errand.target.int % 2 == 0
-        return Order(errand.target, errand.family, errand.attempt, key, errand.fence, docker, stop_after_s), host
+        return host
 
     @staticmethod
     def _said(errand: Errand, event: Event) -> Change:

@@ -24,8 +24,8 @@ LOOK_S = 45.0
 SWARM_S = 120.0
 """Graphs stop coming after this: in a long history the swarm would be all there is."""
 
-TABLES = ("run", "job", "instance", "replica", "journal", "outbox", "managed_job", "managed_task", "worker", "task",
-          "task_spec", "continuation", "execution")  # fmt: skip
+TABLES = ("run", "job", "instance", "host", "replica", "journal", "outbox", "managed_job", "managed_task", "worker",
+          "task", "task_spec", "continuation", "execution")  # fmt: skip
 
 UNSETTLED = """
 SELECT 'run ' || id || ' is ' || state FROM run WHERE state NOT IN ('TERMINATED', 'FAILED', 'DONE')

@@ -12,9 +12,14 @@ from stoker.core import shim_task as shim
 from stoker.core.errors import Unavailable
 from stoker.core.machine import Effect, Event
 from stoker.core.reason import JobReason
+from stoker.wire.frame import Piece
+from stoker.wire.runner import Failure, Result
 
 if TYPE_CHECKING:
     from tests.sim.world import World
+
+FRAME = 40
+"""Bytes, for the sake of counting: nobody looks into them."""
 
 Key = tuple[UUID, int, int]
 """Run, replica, node: what must never run twice at once."""
@@ -41,10 +46,20 @@ class Task:
     running: bool = False
     process: "asyncio.Task[None] | None" = None
     ended: job.Exited | job.AgentFailed | None = None
+    result: Result | None = None
+    log: bytes = b""
+    seq: int = 0
+    """Of the host's changes, the last that was one of this task."""
     asked: bool = False
     polite: bool = True
     hurried: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def piece(self, offset: int) -> Piece:
+        """At most two frames at a time, so that a log takes several calls."""
+        end = min(len(self.log), offset + 2 * FRAME)
+        complete = self.result is not None or self.record.state is shim.S.TERMINATED
+        return Piece(self.log[offset:end], end, complete and end == len(self.log))
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +78,8 @@ class Host:
     fences: dict[UUID, int] = field(default_factory=dict)
     removed: set[UUID] = field(default_factory=set)
     heard_at: float = 0.0
+    seq: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def reachable(self) -> bool:
@@ -79,20 +96,29 @@ class Host:
         self.fences[job_id] = fence
         return False
 
-    def submit(self, order: Order) -> bool:
+    async def news_after(self, seq: int, wait_s: float) -> None:
+        """Returns when something has changed since, or the time is over."""
+        deadline = self.world.now() + wait_s
+        while self.seq == seq and self.reachable and (left_s := deadline - self.world.now()) > 0:
+            self.news.clear()
+            try:
+                async with asyncio.timeout(min(left_s, 10.0)):
+                    await self.news.wait()
+            except TimeoutError:
+                continue
+
+    def submit(self, order: Order) -> None:
         """Submitted again with the same id: the same task, no second container."""
-        if self.fenced(order.job_id, order.fence):
-            return False
         if order.job_id in self.removed:
             self.world.violated(f"job {order.job_id} was started again after its removal was confirmed")
         if order.job_id in self.tasks:
             self._step(self.tasks[order.job_id], shim.Submitted())
-            return True
+            return
         runtime = shim.Runtime.DOCKER if order.docker else shim.Runtime.PROCESS
         task = Task(order, shim.submit(order.job_id, runtime, self.world.now()))
         self.tasks[order.job_id] = task
+        self._changed(task)
         self.world.background(self._work(task))
-        return True
 
     def pod(self, order: Order) -> bool:
         """A machine without a shim: the container came with it."""
@@ -113,6 +139,7 @@ class Host:
         if not task.started:
             # Only once, also when its program is over already and the order is repeated.
             task.started = task.running = True
+            self._write(task)
             self.world.process_started(self, task.order.key)
             task.process = self.world.background(self._program(task))
         return True
@@ -127,22 +154,33 @@ class Host:
         if task.polite:
             self.world.later(self.world.dice.uniform(0.05, 3.0), lambda: self._exit(task, job.Exited(143, signal=15)))
 
-    def remove(self, job_id: UUID, fence: int) -> bool:
+    def terminate(self, task: Task, grace_s: float) -> None:
+        if task.record.state is not shim.S.TERMINATED:
+            self._step(task, shim.TerminateAsked(grace_s=grace_s))
+
+    def remove(self, job_id: UUID) -> bool:
         """True when nothing of the task is left."""
-        if self.fenced(job_id, fence):
-            raise Unavailable("a later order was here already")
         task = self.tasks.get(job_id)
         if task is None:
             self.removed.add(job_id)
             return True
         if task.record.state is not shim.S.TERMINATED:
-            self._step(task, shim.TerminateAsked(grace_s=0.0 if task.hurried else 20.0))
-            task.hurried = True
             return False
         self._step(task, shim.RemovalAsked())
+        if self.has_shim:
+            self.world.forgotten(job_id, task.log)
         del self.tasks[job_id]
         self.removed.add(job_id)
         return True
+
+    def hurry_away(self, job_id: UUID, fence: int) -> bool:
+        """Of a machine without a shim: asked again and again until nothing is left."""
+        if self.fenced(job_id, fence):
+            raise Unavailable("a later order was here already")
+        if (task := self.tasks.get(job_id)) is not None:
+            self.terminate(task, 0.0 if task.hurried else 20.0)
+            task.hurried = True
+        return self.remove(job_id)
 
     def vanish(self) -> None:
         """The power is off."""
@@ -240,6 +278,7 @@ class Host:
         if self.world.chance("agent fails under a running job", 0.03):
             self._halt(task)
             self._tell(task, job.AgentFailed(JobReason.EXECUTOR_ERROR, "the runner died"))
+            self._end(task, Result(exit_code=255, failure=Failure.EXECUTOR, ended_at=0.0, log_end=len(task.log)))
             return
         if self.alive and not program.endless:
             self._exit(task, program.ends(self.world.dice, self.world.theme.failing))
@@ -257,6 +296,8 @@ class Host:
         if not task.running or task.ended is not None or not self.alive:
             return
         self._halt(task)
+        self._write(task)
+        self._end(task, _result(exited, len(task.log)))
         self._step(task, shim.Exited(exited.exit_code, oom=exited.oom))
         self._tell(task, exited)
 
@@ -273,14 +314,37 @@ class Host:
     def _tell(self, task: Task, event: job.Exited | job.AgentFailed) -> None:
         if task.ended is None:
             task.ended = event
-        if self.reachable:
+        if self.reachable and not self.has_shim:
             self.world.post_job(task.order.job_id, task.order.run_id, task.order.attempt, event)
+
+    def _write(self, task: Task) -> None:
+        task.log += bytes(FRAME) * self.world.dice.randint(0, 3)
+        self._changed(task)
+
+    def _end(self, task: Task, result: Result) -> None:
+        """Written down before anybody is told."""
+        if task.result is None:
+            task.result = result
+            self._changed(task)
+
+    def _changed(self, task: Task) -> None:
+        self.seq += 1
+        task.seq = self.seq
+        self.news.set()
 
     def _step(self, task: Task, event: Event) -> None:
         step = shim.SHIM_TASK.step(task.record, event, self.world.now())
         task.record = step.record
         task.changed.set()
+        self._changed(task)
         self.world.visited("shim task", step.row)
+
+
+def _result(exited: job.Exited, log_end: int) -> Result:
+    return Result(
+        exit_code=exited.exit_code, signal=exited.signal, oom=exited.oom, setup=exited.setup, ended_at=0.0,
+        log_end=log_end,
+    )  # fmt: skip
 
 
 EXITS = {0: 60, 1: 14, 42: 10, 137: 4, 2: 8}

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from stoker.core.errors import Broken, StokerError
 from stoker.engine.batch import Batch
 from stoker.engine.engine import Engine, Settings
+from stoker.engine.watch import Watch
 from tests.sim.agents import Agents
 from tests.sim.database import Killed, SimDatabase
-from tests.sim.watch import Watch
+from tests.sim.watch import ProviderWatch
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -71,7 +72,9 @@ class Server:
         engine = Engine(database, settings, agents.performers(), merchant=world.provider, clock=world.clock, dice=dice)
         agents.engine = engine
         engine.listeners.append(self._committed)
-        engine.add_loop("watch", Watch(world, database, engine).once, WATCH_S)
+        engine.add_loop("provider", ProviderWatch(world, database, engine).once, WATCH_S)
+        watch = Watch(database, engine.committer, agents.net, agents.pump, lambda: engine.replica.epoch, world.refused)
+        engine.add_loop("watch", watch.once, WATCH_S)
         world.swarm.attach(database, engine)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The full scan behind the news: whatever message was lost, looking again finds it."""
+"""What no shim tells: machines that are gone, fleets, orphans, and all about machines without a shim."""
 
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -27,7 +27,7 @@ ORDER BY id
 """
 
 
-class Watch:
+class ProviderWatch:
     def __init__(self, world: "World", database: Database, engine: Engine) -> None:
         self.world, self.database, self.engine = world, database, engine
 
@@ -38,12 +38,12 @@ class Watch:
         facts: list[Fact] = []
         for instance in instances:
             host = self.world.hosts.get(instance.id)
-            mine = [row for row in jobs if row["instance_id"] == instance.id]
             facts += self._about_instance(instance, host)
-            facts += self._about_jobs(host, mine)
-            if host is not None and host.reachable:
-                host.touch()
-                self._sweep_tasks(host, {row["id"] for row in jobs})
+            if host is not None and not host.has_shim:
+                facts += self._about_jobs(host, [row for row in jobs if row["instance_id"] == instance.id])
+                if host.reachable:
+                    host.touch()
+                    self._sweep_tasks(host, {row["id"] for row in jobs})
         facts += self._about_fleet(instances)
         self._destroy_orphans({instance.id for instance in instances})
         for fact in facts:
@@ -58,6 +58,8 @@ class Watch:
         gone = not instance.owned and instance.id not in self.world.provider.machines
         if gone and instance.state in (inst.S.PROVISIONING, *inst.UP):
             events.append(inst.Gone())
+        elif instance.shim:
+            return []
         elif instance.state is inst.S.PROVISIONING and host is not None and host.reachable:
             events.append(inst.ShimAnswered())
         elif instance.state in inst.UP and host is not None:
@@ -91,7 +93,7 @@ class Watch:
     def _sweep_tasks(self, host: Host, known: set[UUID]) -> None:
         """A task whose submission is over is stopped and removed: a host that came back is cleaned."""
         for id in [id for id in host.tasks if id not in known]:
-            host.remove(id, host.fences[id])
+            host.hurry_away(id, host.fences[id])
 
     def _about_fleet(self, instances: list[Instance]) -> list[Fact]:
         mine = [one for one in instances if one.fleet_id == FLEET]

@@ -23,8 +23,9 @@ from stoker.engine.change import Change, Fact, of_instance, of_job
 from stoker.engine.engine import Engine
 from tests.sim.database import Killed, Line
 from tests.sim.faults import FAULTS
-from tests.sim.host import Host, Key, Program
+from tests.sim.host import Host, Key, Order, Program
 from tests.sim.invariants import Inspector, Violation
+from tests.sim.net import SimLogs
 from tests.sim.provider import Provider
 from tests.sim.server import Server
 from tests.sim.swarm import Swarming
@@ -56,6 +57,9 @@ class World:
         self.owned: set[UUID] = set()
         self.processes: dict[Key, list[Host]] = {}
         self.programs: dict[UUID, Program] = {}
+        self.orders: dict[UUID, Order] = {}
+        self.lasting: dict[tuple[str, UUID], bool] = {}
+        self.logs = SimLogs()
         self.lacks: dict[tuple[UUID, int], Lack | None] = {}
         self.provider = Provider(self)
         self.servers = [Server(self, "a"), Server(self, "b")]
@@ -82,6 +86,12 @@ class World:
             return False
         self.count(fault)
         return True
+
+    def always(self, fault: str, about: UUID, probability: float) -> bool:
+        """A fault that stays: whoever tries finds the same, also when all other faults have stopped."""
+        if (fault, about) not in self.lasting:
+            self.lasting[fault, about] = self.chance(fault, probability)
+        return self.lasting[fault, about]
 
     def count(self, fault: str) -> None:
         self.faults_seen[fault] += 1
@@ -178,6 +188,12 @@ class World:
         """What is frozen does not run; it is looked at again when it thaws."""
         if any(other is not host and not other.frozen for other in self.processes.get(key, [])):
             self.violated(f"{key[0]} replica {key[1]} node {key[2]} runs twice at once")
+
+    def forgotten(self, job_id: UUID, log: bytes) -> None:
+        """The host has let go of the last copy. Of a job that is nobody's any more nobody wants the log either."""
+        kept = self.logs.kept.get(job_id, b"")
+        if self.inspector.mirror.get(job_id) == "TERMINATING" and kept != log:
+            self.violated(f"of the log of job {job_id}, {len(kept)} bytes of {len(log)} were kept")
 
     def process_ended(self, host: Host, key: Key) -> None:
         self.processes[key].remove(host)

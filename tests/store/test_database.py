@@ -1,6 +1,5 @@
 """The pool: what commits, what does not, and what is said when PostgreSQL goes away."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit, urlunsplit
@@ -150,39 +149,6 @@ async def test_tables_changed_by_another_replica(empty_database: Databases) -> N
                 await tx.fetch(query)
         async with old.transaction() as tx:
             await tx.fetch(query)
-
-
-async def test_an_advisory_lock_has_one_holder(empty_database: Databases) -> None:
-    async with empty_database() as db:
-        async with db.advisory(7) as held, db.advisory(7) as again, db.advisory(8) as other:
-            assert (held, again, other) == (True, False, True)
-        async with db.advisory(7) as held:
-            assert held
-
-
-async def test_an_advisory_lock_ends_with_its_holder(empty_database: Databases) -> None:
-    """A loop that is cancelled, or whose connection breaks, must not lock out the others for ever."""
-    async with empty_database() as db:
-        holding = asyncio.Event()
-
-        async def hold() -> None:
-            async with db.advisory(7):
-                holding.set()
-                await asyncio.sleep(60)
-
-        task = asyncio.create_task(hold())
-        await holding.wait()
-        task.cancel()
-        await asyncio.wait([task])
-        with pytest.raises(ConnectionLost):
-            async with db.advisory(7) as held:
-                assert held
-                async with db.connection() as other:
-                    await other.execute(
-                        "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory' AND granted"
-                    )
-        async with db.advisory(7) as held:
-            assert held
 
 
 async def test_wrong_urls_are_explained(postgres: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from stoker.core.errors import Conflict, StokerError, Unavailable, UserError
 from stoker.store import log
-from stoker.store.log import Frame, LogGap, LogStore, Stream, decode, encode
+from stoker.store.log import LogGap, LogStore
+from stoker.wire.frame import FRAME_BYTES, Frame, Stream, decode, encode
 
 JOB = UUID("018f5b2e-7d3a-7cc1-8a10-3e5f6a7b8c9d")
 
@@ -85,7 +86,7 @@ async def test_another_stream_at_the_same_offset_is_noticed(tmp_path: Path) -> N
 
 async def test_reads_are_bounded_and_begin_at_frames(tmp_path: Path) -> None:
     store = LogStore(tmp_path)
-    big = frame(os.urandom(log.FRAME_BYTES))
+    big = frame(os.urandom(FRAME_BYTES))
     await store.append(JOB, 0, frame(b"a") + big)
     first = await store.read(JOB, 0, 100)
     assert first == frame(b"a")

@@ -1,43 +1,28 @@
-"""A frozen record with some fields changed, in less than half the time of `dataclasses.replace`.
+"""Frozen records, made and changed several times as fast as `__init__` and `dataclasses.replace` do it.
 
-Every step of every machine makes one, so this is where a busy engine spends its time. It copies slots instead of
-calling `__init__`, so it is for dataclasses with slots and without `__post_init__`.
+Every step of every machine makes one, and every row that is read, so this is where a busy engine spends its time.
+Both fill the instance's dictionary, so they are for dataclasses without slots and without `__post_init__`.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 R = TypeVar("R")
 
-_copiers: dict[type[Any], Callable[[Any, Mapping[str, Any]], Any]] = {}
-
 
 def evolve(record: R, changes: Mapping[str, Any]) -> R:
-    kind = type(record)
-    copier = _copiers.get(kind)
-    if copier is None:
-        copier = _copiers[kind] = _copier(kind)
-    changed: R = copier(record, changes)
+    changed = object.__new__(type(record))
+    fields = changed.__dict__
+    fields.update(record.__dict__)
+    known = len(fields)
+    fields.update(changes)
+    if len(fields) != known:
+        raise TypeError(f"{type(record).__name__} has no field {set(fields) - set(record.__dict__)}")
     return changed
 
 
-def _copier(kind: type[Any]) -> Callable[[Any, Mapping[str, Any]], Any]:
-    names = [field.name for field in fields(kind)]
-    if hasattr(kind, "__post_init__") or not all(name in kind.__slots__ for name in names):
-        raise TypeError(f"{kind.__name__} is not a plain dataclass with slots")
-    read = attrgetter(*names)
-    writers = [getattr(kind, name).__set__ for name in names]
-    place = {name: number for number, name in enumerate(names)}
-
-    def copy(record: Any, changes: Mapping[str, Any]) -> Any:
-        values = list(read(record))
-        for name, value in changes.items():
-            values[place[name]] = value
-        made = object.__new__(kind)
-        for write, value in zip(writers, values, strict=True):
-            write(made, value)
-        return made
-
-    return copy
+def made(kind: type[R], fields: Mapping[str, Any]) -> R:
+    """All of its fields, also those with a default."""
+    record = object.__new__(kind)
+    record.__dict__.update(fields)
+    return record

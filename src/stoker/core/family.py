@@ -22,7 +22,7 @@ from stoker.core.job import JOB
 from stoker.core.job_facts import ACTIVE, EndAsked, GraceCut, Job, S
 from stoker.core.machine import Event, Send
 from stoker.core.policy import Policy
-from stoker.core.reason import JobReason, RunReason
+from stoker.core.reason import JobReason
 from stoker.core.retry import FIRST_TRY, Budget, Fate
 from stoker.core.run import RUN
 from stoker.core.run_facts import (
@@ -104,6 +104,7 @@ class _Stepping:
         self.family, self.outcome, self.now = family, outcome, now
         self.queue: deque[tuple[JobId | None, Event]] = deque()
         self.ordered = False
+        self.cut = False
 
     def drain(self) -> None:
         for _ in range(MAX_EVENTS):
@@ -142,7 +143,7 @@ class _Stepping:
         run = self.family.run
         self.family.jobs[after.id] = after
         tally = run.tally.moved(before, after)
-        if tally != run.tally:
+        if tally is not run.tally:
             self.family.run = evolve(run, {"tally": tally, "version": run.version + 1})
 
     @cached_property
@@ -189,7 +190,7 @@ class _Stepping:
     def sweep(self) -> None:
         """At the end, and again when the state has moved: a wish of an earlier phase is not current any more."""
         if self.ordered and self.unreached():
-            self.outcome.wishes.append(Wish("run", self.family.run, Sweep()))
+            self.outcome.wishes.append(Wish("run", self.family.run, Sweep(cut=self.cut)))
 
     def unreached(self) -> bool:
         """Is there a job that the orders meant and that is not loaded?"""
@@ -197,7 +198,7 @@ class _Stepping:
         if run.state is not R.TERMINATING:
             return False
         # Only an abort has something to say to those that are in their grace.
-        return run.tally.active > 0 or (self.family.partial and run.reason is RunReason.ABORTED_BY_USER)
+        return run.tally.active > 0 or (self.family.partial and self.cut)
 
     def carry_out(self, order: Order) -> None:
         jobs = list(self.family.jobs.values())
@@ -207,6 +208,7 @@ class _Stepping:
                     if job.state in ACTIVE:
                         self.step_job(job.id, EndAsked(reason))
             case CutGrace():
+                self.cut = True
                 for job in jobs:
                     if job.state is S.TERMINATING:
                         self.step_job(job.id, GraceCut())

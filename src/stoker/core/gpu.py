@@ -19,7 +19,7 @@ REPORTED_SHARE = 0.93
 ONE = Range(1, 1)
 _EXAMPLE = "2, A100:2, A100:40GB..:2, 24GB.. or {name: [A100, H100], count: 1..8, memory: 24GB.., vendor: nvidia}"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,63}")
-_KEYS = ("name", "count", "memory", "vendor")
+KEYS = ("name", "count", "memory", "vendor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ def _key_of(token: str) -> str:
 
 def _from_mapping(parts: Mapping[object, object] | Mapping[str, object]) -> GpuRequest | None:
     for key in parts:
-        if key not in _KEYS:
-            raise _bad(f"{key!r} is not one of {', '.join(_KEYS)}")
+        if key not in KEYS:
+            raise _bad(f"{key!r} is not one of {', '.join(KEYS)}")
     count = _count(parts.get("count"))
     vendor = parts.get("vendor") or ""
     if vendor and (not isinstance(vendor, str) or vendor.lower() not in VENDORS):

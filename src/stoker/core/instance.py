@@ -10,7 +10,7 @@ from enum import StrEnum
 from stoker.core.block import Blocks
 from stoker.core.ids import FleetId, InstanceId
 from stoker.core.job_facts import Freed, Taken
-from stoker.core.limits import LEAVING_GRACE_S, PROVIDER_SILENCE_S
+from stoker.core.limits import LAUNCH_S, LEAVING_GRACE_S, PROVIDER_SILENCE_S
 from stoker.core.machine import Effect, Event, Machine, Row, Then, TimeUp, ask, pairs, rows, stay
 from stoker.core.resources import Capacity
 
@@ -29,7 +29,7 @@ UP = (S.IDLE, S.BUSY)
 LIVE = (*COMING, *UP)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Instance:
     id: InstanceId
     fleet_id: FleetId | None
@@ -242,8 +242,10 @@ def end_drained_last(instance: Instance, event: Freed, now: float) -> Then:
     return ask(Destroy(), blocks=instance.blocks.give(event.job_id), message="drained", note="drained")
 
 
-def end_no_shim(instance: Instance, event: TimeUp, now: float) -> Then:
-    return end(instance, f"no shim answered within {instance.provisioning_limit_s:g} s", now, 0)
+def end_unanswered(instance: Instance, event: TimeUp, now: float) -> Then:
+    """Like a refusal: a provider that does not answer may yet create what it was asked for."""
+    who = "shim" if instance.state is S.PROVISIONING else "host" if instance.owned else "provider"
+    return end(instance, f"no {who} answered within {answer_limit_s(instance):g} s", now, 0)
 
 
 def end_lost(instance: Instance, event: TimeUp, now: float) -> Then:
@@ -306,8 +308,12 @@ def cordon_changes(instance: Instance, event: CordonAsked, now: float) -> bool:
     return instance.cordoned is not event.on
 
 
-def no_shim_in_time(instance: Instance, event: TimeUp, now: float) -> bool:
-    return now >= instance.entered_at + instance.provisioning_limit_s
+def unanswered(instance: Instance, event: TimeUp, now: float) -> bool:
+    return now >= instance.entered_at + answer_limit_s(instance)
+
+
+def answer_limit_s(instance: Instance) -> float:
+    return LAUNCH_S if instance.state is S.PENDING else instance.provisioning_limit_s
 
 
 def drain_over(instance: Instance, event: TimeUp, now: float) -> bool:
@@ -339,14 +345,12 @@ def silence_at(instance: Instance) -> float | None:
 
 def deadline(instance: Instance) -> float | None:
     match instance.state:
-        case S.PROVISIONING:
-            return instance.entered_at + instance.provisioning_limit_s
+        case S.PENDING | S.PROVISIONING:
+            return instance.entered_at + answer_limit_s(instance)
         case S.IDLE | S.BUSY:
             return min((at for at in (instance.drain_at, silence_at(instance)) if at is not None), default=None)
-        case S.TERMINATING:
+        case S.TERMINATING | S.TERMINATED:
             return instance.destroy_at
-        case _:
-            return None
 
 
 EVENTS = (Taken, Freed, Launched, Refused, ShimAnswered, Silent, Heard, PreemptionNoticed, Gone, CordonAsked,
@@ -358,7 +362,7 @@ INSTANCE: Machine[Instance] = Machine("instance", (S.PENDING,), (
     Row(S.PENDING,      Refused,           S.TERMINATING,  end_refused),
     Row(S.PROVISIONING, ShimAnswered,      S.BUSY,         answered,         held),
     Row(S.PROVISIONING, ShimAnswered,      S.IDLE,         answered),
-    Row(S.PROVISIONING, TimeUp,            S.TERMINATING,  end_no_shim,      no_shim_in_time),
+    *rows(COMING,       TimeUp,            S.TERMINATING,  end_unanswered,   unanswered),
     *stay(COMING,       Taken,                             take,             has_room),
     *stay(COMING,       Freed,                             give,             holds),
     *rows(COMING,       Unwanted,          S.TERMINATING,  end_unwanted,     unheld),

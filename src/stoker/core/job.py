@@ -32,7 +32,9 @@ from stoker.core.job_end import (
     stopping,
     stopping_too_long,
     that_step,
+    unregistered_or_not,
     unregistering_there,
+    unregistering_too_long,
 )
 from stoker.core.job_facts import (
     ACTIVE,
@@ -235,6 +237,7 @@ JOB: Machine[Job] = Machine("job", (S.SUBMITTED,), (
     Row(S.TERMINATING,  CleanedUp,      S.TERMINATING,  clean_on,             that_step),
     Row(S.TERMINATING,  Exited,         S.TERMINATING,  stopped,              stopping),
     Row(S.TERMINATING,  Exited,         S.TERMINATING,  note_exit,            not_exited),
+    Row(S.TERMINATING,  TimeUp,         S.TERMINATING,  unregistered_or_not,  unregistering_too_long),
     Row(S.TERMINATING,  TimeUp,         S.TERMINATING,  grace_over,           stopping_too_long),
     Row(S.TERMINATING,  TimeUp,         S.TERMINATING,  given_up,             stopped_itself),
     Row(S.TERMINATING,  InstanceGone,   S.TERMINATING,  machine_gone,         on_that_machine),

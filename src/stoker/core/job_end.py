@@ -18,10 +18,12 @@ from stoker.core.job_facts import (
     S,
     Unregister,
 )
-from stoker.core.limits import PROVIDER_SILENCE_S
+from stoker.core.limits import PROVIDER_SILENCE_S, UNREGISTER_S
 from stoker.core.machine import Effect, Event, Send, Then, TimeUp, ask
 from stoker.core.reason import CONSEQUENCES, JobEnd, JobReason
 from stoker.core.retry import Budget, Fate, judge
+
+ORDER = tuple(Cleanup)
 
 
 def end(
@@ -65,9 +67,8 @@ def next_cleanup(job: Job, after: Cleanup | None, *, exited: bool, gone: bool) -
         Cleanup.DETACH: placed and job.policy.volumes,
         Cleanup.RELEASE: True,
     }
-    order = list(Cleanup)
-    start = 0 if after is None else order.index(after) + 1
-    return next(step for step in order[start:] if needed[step])
+    start = 0 if after is None else ORDER.index(after) + 1
+    return next(step for step in ORDER[start:] if needed[step])
 
 
 def wish(job: Job, step: Cleanup, now: float) -> Effect:
@@ -94,11 +95,18 @@ def advance(job: Job, now: float, *, note: str = "", **fields: Any) -> Then:
     step = next_cleanup(job, job.cleanup, exited=exited, gone=gone)
     if step is Cleanup.RELEASE:
         return ask(sends=released, note=note, cleanup=step, **fields)
+    if step is Cleanup.STOP and not cut_short(job):
+        # The time that its gateway took is not taken from the program's grace.
+        fields["remove_at"] = now + job.policy.stop_duration_s
     return ask(wish(job, step, now), note=note, cleanup=step, **fields)
 
 
 def clean_on(job: Job, event: CleanedUp, now: float) -> Then:
     return advance(job, now)
+
+
+def unregistered_or_not(job: Job, event: TimeUp, now: float) -> Then:
+    return advance(job, now, note=f"its gateway did not answer within {UNREGISTER_S:g} s")
 
 
 def stopped(job: Job, event: Exited, now: float) -> Then:
@@ -141,6 +149,10 @@ def finish(job: Job, event: Released, now: float) -> Then:
 
 def stopping(job: Job, event: Event, now: float) -> bool:
     return job.cleanup is Cleanup.STOP
+
+
+def unregistering_too_long(job: Job, event: TimeUp, now: float) -> bool:
+    return passed(unregister_at(job), now)
 
 
 def not_exited(job: Job, event: Event, now: float) -> bool:
@@ -218,6 +230,16 @@ def silence_at(job: Job) -> float | None:
     return None if job.owned else job.unreachable_since + PROVIDER_SILENCE_S
 
 
+def unregister_at(job: Job) -> float | None:
+    """It is the first step, so it began when the job began to end."""
+    return job.entered_at + UNREGISTER_S if job.cleanup is Cleanup.UNREGISTER else None
+
+
+def cut_short(job: Job) -> bool:
+    """It has another grace than that of its policy: it was aborted."""
+    return job.remove_at != job.entered_at + job.policy.stop_duration_s
+
+
 def own_clock_at(job: Job) -> float | None:
     """When the agent has certainly stopped the job by itself; only an opted-in agent ever does."""
     if job.unreachable_since is None or job.policy.disconnect is None:
@@ -238,6 +260,6 @@ def deadline(job: Job) -> float | None:
             return earliest(max_duration_at(job), silence_at(job))
         case S.TERMINATING:
             remove_at = job.remove_at if job.cleanup is Cleanup.STOP else None
-            return earliest(remove_at, own_clock_at(job) if cleaned_on_host(job) else None)
+            return earliest(unregister_at(job), remove_at, own_clock_at(job) if cleaned_on_host(job) else None)
         case _:
             return None

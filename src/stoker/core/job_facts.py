@@ -37,7 +37,7 @@ class Cleanup(StrEnum):
     RELEASE = "release"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     id: JobId
     run_id: RunId

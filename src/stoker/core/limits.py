@@ -6,6 +6,33 @@ MOST_TASKS_IN_A_MANAGED_JOB = 1_000
 MOST_CRON_LINES = 32
 MOST_CRON_CHARS = 200
 
+MOST_RUNS_AT_ONCE = 500
+"""In one request that submits runs."""
+MOST_COMMANDS = 1_000
+MOST_COMMAND_CHARS = 65_536
+MOST_ENV = 1_000
+MOST_ENV_CHARS = 120_000
+"""Of one variable with its name: Linux takes no longer one, nor a longer argument of a program."""
+MOST_PATH_CHARS = 4_096
+MOST_DURATION_S = 10 * 365 * 24 * 3600.0
+
+# What a configuration file may be.
+MOST_FILE_BYTES = 512 * 1024
+MOST_FILE_NODES = 20_000
+"""With every alias counted as what it stands for."""
+MOST_FILE_DEPTH = 20
+
+# Requests.
+MOST_BODY_BYTES = 4 * 1024 * 1024
+MOST_ITEMS = 500
+"""On one page of a list."""
+MOST_JOBS_SHOWN = 100
+"""With their run; the others are a list of their own."""
+LONGEST_WAIT_S = 60.0
+"""Of a long poll; who wants to wait longer asks again."""
+MOST_STREAMS = 2_000
+"""Logs and events that one replica sends at the same time."""
+
 # The committer.
 MOST_CHANGES = 256
 """In one batch."""
@@ -29,14 +56,25 @@ LONGEST_DELAY_S = 30.0
 
 # What is kept.
 JOURNAL_KEPT_S = 90 * 24 * 3600.0
+KEYS_KEPT_S = 24 * 3600.0
+"""How long a request with an idempotency key may be repeated."""
 FORGOTTEN_AT_ONCE = 5_000
 
 # Placement.
 MOST_GANGS = 5_000
-"""Looked at in one pass, oldest first."""
+"""Looked at in one pass: the most urgent, then the oldest."""
 
 # Silence and leaving.
+LAUNCH_S = 900.0
+"""How long a provider may take to say yes or no to a launch, and how long a user's host may take to be reached. Longer
+than a performance, so that a call that hangs is made once more before the machine is given up."""
 PROVIDER_SILENCE_S = 1200.0
 """How long a provider's machine may be silent; a host that a user owns may be silent without end."""
+UNREGISTER_S = 60.0
+"""How long a job that ends waits until traffic has left it; a gateway that is gone must not keep it running."""
 LEAVING_GRACE_S = 120.0
 """How long jobs may take to stop when their machine is sent away."""
+
+# Logs.
+LOG_QUOTA_BYTES = 10 * 1024**3
+"""Of one job; the runner ends a job that writes more."""

@@ -183,8 +183,8 @@ class Machine(Generic[R]):
             if row.when is None or row.when(record, event, now):
                 then = row.then(record, event, now)
                 entered_at = record.entered_at if row.target is record.state else now
-                moved = {"state": row.target, "entered_at": entered_at, "version": record.version + 1}
-                changed = evolve(record, moved | then.fields)
+                moved = {"state": row.target, "entered_at": entered_at, "version": record.version + 1, **then.fields}
+                changed = evolve(record, moved)
                 return Step(changed, then.effects, then.sends, row, then.note)
         if pair in self.stale:
             return Step(record)

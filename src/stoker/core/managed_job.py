@@ -54,7 +54,7 @@ UNFINISHED = tuple(state for state in S if state is not S.DONE)
 QUEUED = (S.WAITING, S.ALIVE_WAITING)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ManagedJob:
     id: ManagedJobId
     project_id: ProjectId
@@ -352,10 +352,6 @@ def shown_status(aggregate: Aggregate) -> mt.S:
 
 def deadline(job: ManagedJob) -> float | None:
     return job.resume_at
-
-
-def holds_launching(job: ManagedJob) -> bool:
-    return job.state is S.LAUNCHING
 
 
 def holds_alive(job: ManagedJob) -> bool:

@@ -64,7 +64,7 @@ class Lack(StrEnum):
     PRECHECKS = "prechecks"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ManagedTask:
     id: ManagedTaskId
     """Also the program's STOKER_TASK_ID: the same across recoveries, so that checkpoints are found."""

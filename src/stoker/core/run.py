@@ -136,7 +136,8 @@ def cut_grace(run: Run, event: AbortAsked, now: float) -> Then:
 def sweep_ending(run: Run, event: Swept, now: float) -> Then:
     assert run.reason is not None
     orders: tuple[Effect, ...] = (EndJobs(SENTENCES[run.reason].jobs),)
-    return ask(*orders, CutGrace()) if run.reason is RunReason.ABORTED_BY_USER else ask(*orders)
+    # Not by the reason alone: a run that failed before it was aborted keeps its own.
+    return ask(*orders, CutGrace()) if event.cut or run.reason is RunReason.ABORTED_BY_USER else ask(*orders)
 
 
 def finish(run: Run, event: JobsChanged, now: float) -> Then:

@@ -37,7 +37,7 @@ def counted_as(job: Job) -> str:
     return _COUNTED.get(job.state) or job.fate.value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tally:
     """The latest submission of each job, counted; kept up by every change, so no step reads ten thousand jobs."""
 
@@ -65,25 +65,29 @@ class Tally:
         return self.active + self.done + self.retry + self.failed + self.exhausted + self.limit + self.stopped
 
     def moved(self, before: Job | None, after: Job) -> "Tally":
+        """Itself when the job counts as it did."""
         changed: dict[str, int] = {}
-        for job, one in ((before, -1), (after, 1)):
-            if job is None:
-                continue
-            if job.latest:
-                key = counted_as(job)
-                changed[key] = changed.get(key, getattr(self, key)) + one
-            if job.state not in JOB_FINISHED:
-                changed["unfinished"] = changed.get("unfinished", self.unfinished) + one
-        master_done = self.master_done
+        if before is not None:
+            self._count(changed, before, -1)
+        self._count(changed, after, 1)
         if after.latest and after.replica == 0 and after.node == 0:
-            master_done = after.fate is Fate.DONE
-        return evolve(self, changed | {"master_done": master_done})
+            changed["master_done"] = after.fate is Fate.DONE
+        if all(getattr(self, name) == count for name, count in changed.items()):
+            return self
+        return evolve(self, changed)
+
+    def _count(self, changed: dict[str, int], job: Job, one: int) -> None:
+        if job.latest:
+            key = counted_as(job)
+            changed[key] = changed.get(key, getattr(self, key)) + one
+        if job.state not in JOB_FINISHED:
+            changed["unfinished"] = changed.get("unfinished", self.unfinished) + one
 
 
 NO_JOBS = Tally()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     id: RunId
     project_id: ProjectId
@@ -171,6 +175,9 @@ class ReplicasWanted(Event):
 class Swept(Event):
     """The next page of jobs is loaded; go on with what the run wants of all its jobs."""
 
+    cut: bool = False
+    """An abort is on its way through the pages."""
+
 
 # Wishes.
 
@@ -178,6 +185,8 @@ class Swept(Event):
 @dataclass(frozen=True, slots=True)
 class Sweep(Effect):
     """There are more jobs than one step loads: come back with the next page."""
+
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

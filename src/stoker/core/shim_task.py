@@ -68,7 +68,7 @@ class Port:
     on_host: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShimTask:
     id: UUID
     """Given by the server, one for each submission of a job; so there is one try, and `attempt` stays 0."""

@@ -40,7 +40,7 @@ class Outcome(Enum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Task:
     id: TaskId
     state: State

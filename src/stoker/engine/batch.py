@@ -1,11 +1,11 @@
 """One transaction for many changes: lock, load, step, save, journal, outbox.
 
-Locks are taken in one order: runs, managed jobs, instances, each by id. Runs and managed jobs that somebody
+Locks are taken in one order: managed jobs, runs, instances, each by id. Runs and managed jobs that somebody
 else holds are skipped and their changes come again later; instances are waited for, which is safe because
 whoever holds one has all the runs it needs already. Jobs are covered by their run's lock.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -13,22 +13,23 @@ from uuid import UUID
 from stoker.core import limits
 from stoker.core.commitment import Moved
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
+from stoker.core.instance import Instance
 from stoker.core.job_facts import Job
 from stoker.core.job_facts import S as J
 from stoker.core.managed_task import ManagedTask
-from stoker.core.run_facts import Run
 from stoker.core.run_facts import S as R
-from stoker.engine.change import Change
+from stoker.engine.change import Change, Fact
 from stoker.engine.draft import Answer, Draft, Loaded, draft
 from stoker.engine.effect import encode
 from stoker.engine.hint import hints
+from stoker.store import idempotency, journal, outbox, run_spec
 from stoker.store import instance as instance_store
 from stoker.store import job as job_store
-from stoker.store import journal, outbox
 from stoker.store import managed_job as managed_store
 from stoker.store import run as run_store
 from stoker.store.bundle import Bundle
 from stoker.store.database import Connection
+from stoker.store.hold import Held, hold
 from stoker.store.outbox import Errand, NewWish
 
 
@@ -49,59 +50,60 @@ async def commit_batch(
     result, answers = draft(loaded, [changes[place] for place in ready], now)
     bundle = Bundle()
     await _save(tx, bundle, loaded, result)
-    if entries := [_entry(moved) for moved in result.moved if _is_news(moved)]:
+    users = {spec.run_id: spec.user for spec in result.run_specs}
+    if entries := [_entry(moved, users) for moved in result.moved if _is_news(moved)]:
         journal.append(bundle, entries, now)
     wishes = [_new_wish(new_id(), wish.kind, wish.record, *encode(wish.effect)) for wish in result.standing_wishes()]
     if wishes:
         outbox.add(bundle, owner, wishes, now)
-    done = [id for place, answer in zip(ready, answers, strict=True) if not answer.error for id in changes[place].done]
+    settled = {place: answer for place, answer in zip(ready, answers, strict=True) if not answer.later}
+    done = [id for place, answer in settled.items() if not answer.error for id in changes[place].done]
     if done:
         outbox.remove(bundle, done)
     names = hints(result.moved)
     errands = outbox.added(await bundle.write(tx), wishes)
-    return Batch(dict(zip(ready, answers, strict=True)), result.moved, errands, names)
+    return Batch(settled, result.moved, errands, names)
 
 
 async def _load(tx: Connection, changes: Sequence[Change]) -> tuple[Loaded, set[UUID]]:
     facts = [fact for change in changes for fact in change.facts]
     run_ids = {RunId(fact.family) for fact in facts if fact.kind in ("run", "job")}
     managed_ids = {ManagedJobId(fact.family) for fact in facts if fact.kind == "managed"}
+    instance_ids = {InstanceId(fact.id) for fact in facts if fact.kind == "instance"}
+    instance_ids |= {fact.event.instance_id for fact in facts if hasattr(fact.event, "instance_id")}
+    births: set[UUID] = {birth.run.id for change in changes for birth in change.runs}
+    births |= {one.id for change in changes for one in change.instances}
     loaded, busy = Loaded(), set[UUID]()
-    if run_ids:
-        loaded.runs = await run_store.lock(tx, run_ids)
-        missing = run_ids - loaded.runs.keys()
-        busy |= await run_store.exist(tx, missing) if missing else set()
-        loaded.jobs, loaded.partial = await _load_jobs(tx, loaded.runs, changes)
     if managed_ids:
         loaded.managed = await managed_store.lock(tx, managed_ids)
         unheld = managed_ids - loaded.managed.keys()
         busy |= (await managed_store.load(tx, unheld)).keys() if unheld else set()
-    instance_ids = {InstanceId(fact.id) for fact in facts if fact.kind == "instance"}
-    instance_ids |= {fact.event.instance_id for fact in facts if hasattr(fact.event, "instance_id")}
-    # Only these may give blocks back in this commit (core/job.py says so).
-    instance_ids |= {
-        job.instance_id for job in loaded.jobs if job.instance_id and job.state in (J.SUBMITTED, J.TERMINATING)
-    }
-    if instance_ids:
-        loaded.instances = await instance_store.lock(tx, instance_ids)
-    loaded.present = await _present(tx, changes)
+    if run_ids or instance_ids or births:
+        held = await hold(tx, run_ids, instance_ids, births)
+        busy |= (run_ids - held.runs.keys()) & held.present
+        loaded.runs, loaded.present = held.runs, held.present
+        loaded.jobs, loaded.partial = await _all_jobs(tx, held, facts)
+        loaded.instances = await _all_instances(tx, held, loaded.jobs, instance_ids)
+    if managed := [one.aggregate.job.id for change in changes for one in change.managed]:
+        loaded.present |= (await managed_store.load(tx, managed)).keys()
     return loaded, busy
 
 
-async def _load_jobs(
-    tx: Connection, runs: dict[RunId, Run], changes: Sequence[Change]
-) -> tuple[list[Job], frozenset[RunId]]:
-    facts = [fact for change in changes for fact in change.facts if fact.family in runs]
-    addressed = {RunId(fact.id) for fact in facts if fact.kind == "run"}
-    whole = {id: run.policy for id, run in runs.items() if _wants_whole(run, id in addressed)}
-    policies = {id: run.policy for id, run in runs.items()}
-    jobs = {job.id: job for job in await job_store.load_whole(tx, whole)} if whole else {}
+async def _all_jobs(tx: Connection, held: Held, facts: Sequence[Fact]) -> tuple[list[Job], frozenset[RunId]]:
+    """Those of runs that are loaded whole are here; of others, what the facts are about."""
+    jobs = {job.id: job for job in held.jobs}
+    policies = {id: run.policy for id, run in held.runs.items()}
+    addressed = {RunId(fact.id) for fact in facts if fact.kind == "run" and fact.id in held.runs}
+    large = {id for id in addressed if not run_store.is_whole(held.runs[id])}
+    # A run that begins anew does so with all its jobs: a page might cut a replica in two.
+    if anew := {id: policies[id] for id in large if held.runs[id].state is R.PENDING}:
+        jobs |= {job.id: job for job in await job_store.load_whole(tx, anew)}
     # News of a submission that was replaced and has finished long ago still has to find its row.
-    named = {JobId(fact.id) for fact in facts if fact.kind == "job"} - jobs.keys()
+    named = {JobId(fact.id) for fact in facts if fact.kind == "job" and fact.family in held.runs} - jobs.keys()
     if named:
         jobs |= {job.id: job for job in await job_store.load_replicas(tx, named, policies)}
     partial = set()
-    for id in addressed - whole.keys():
+    for id in large - anew.keys():
         page = await job_store.load_page(tx, id, policies[id], limits.PAGE)
         jobs |= {job.id: job for job in page}
         if len(page) == limits.PAGE:
@@ -109,31 +111,24 @@ async def _load_jobs(
     return list(jobs.values()), frozenset(partial)
 
 
-def _wants_whole(run: Run, addressed: bool) -> bool:
-    if run.policy.size <= limits.WHOLE or run.policy.service:
-        return True
-    # A run that begins anew does so with all its jobs: a page might cut a replica in two.
-    return addressed and run.state is R.PENDING
-
-
-async def _present(tx: Connection, changes: Sequence[Change]) -> frozenset[UUID]:
-    runs = [birth.run.id for change in changes for birth in change.runs]
-    instances = [one.id for change in changes for one in change.instances]
-    managed = [one.aggregate.job.id for change in changes for one in change.managed]
-    present: set[UUID] = set()
-    if runs:
-        present |= await run_store.exist(tx, runs)
-    if instances:
-        present |= await instance_store.exist(tx, instances)
-    if managed:
-        present |= (await managed_store.load(tx, managed)).keys()
-    return frozenset(present)
+async def _all_instances(
+    tx: Connection, held: Held, jobs: Iterable[Job], wanted: Iterable[InstanceId]
+) -> dict[InstanceId, Instance]:
+    if held.instances is not None:
+        return held.instances
+    # Only these may give blocks back in this commit (core/job.py says so).
+    giving = {job.instance_id for job in jobs if job.instance_id and job.state in (J.SUBMITTED, J.TERMINATING)}
+    return await instance_store.lock(tx, giving.union(wanted))
 
 
 async def _save(tx: Connection, bundle: Bundle, loaded: Loaded, result: Draft) -> None:
     runs = [family.run for family in result.families.values()]
     if fresh := [run for run in runs if run.id not in loaded.runs]:
         run_store.insert(bundle, fresh, result.resources)
+    if result.run_specs:
+        run_spec.insert(bundle, result.run_specs)
+    if result.claims:
+        idempotency.insert(bundle, result.claims, result.now)
     if changed := _changed(loaded.runs, runs):
         run_store.save(bundle, changed)
     await _save_jobs(tx, bundle, loaded, result)
@@ -178,11 +173,11 @@ def _is_news(moved: Moved) -> bool:
     return moved.before.state is not moved.after.state or bool(moved.note)
 
 
-def _entry(moved: Moved) -> journal.Entry:
+def _entry(moved: Moved, users: Mapping[UUID, str]) -> journal.Entry:
     kind, before, after, event, _, note = moved
-    name, by = (type(event).__name__, event.by) if event else ("Created", "")
-    source = before.state.value if before else None
-    return journal.Entry(kind, after.id, _family(after), name, source, after.state.value, note, by)
+    name, by = (type(event).__name__, event.by) if event else ("Created", users.get(after.id, ""))
+    source = before.state if before else None
+    return journal.Entry(kind, after.id, _family(after), name, source, after.state, note, by)
 
 
 def _family(record: Any) -> UUID:

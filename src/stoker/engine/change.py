@@ -12,6 +12,8 @@ from stoker.core.managed_job import Aggregate
 from stoker.core.managed_task import ManagedTaskId
 from stoker.core.resources import Request
 from stoker.core.run_facts import Run
+from stoker.store.idempotency import Claim
+from stoker.store.run_spec import RunSpec
 
 
 class Fact(NamedTuple):
@@ -44,6 +46,8 @@ def of_managed(id: UUID, managed_job_id: ManagedJobId, event: Event) -> Fact:
 class RunBirth:
     run: Run
     request: Request
+    spec: RunSpec | None = None
+    """What people and performers want to know of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ class Change:
     managed: tuple[ManagedBirth, ...] = ()
     done: tuple[tuple[UUID, int], ...] = ()
     """Errands that this change concludes, each with its fence."""
+    claim: Claim | None = None
+    """The key under which the caller asked for its births; somebody else's births under it stop all of this."""
     strict: bool = False
     """All of it or nothing: refused when one of its facts is stale."""
 

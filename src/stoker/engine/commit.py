@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from typing import NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -35,6 +36,12 @@ CRUMBS_S = 0.02
 """How long a free lane waits for more than crumbs."""
 _PASSING = (TimeoutError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
 """Errors of the moment, not of the change."""
+_OF_THE_SERVER = (
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InvalidCachedStatementError,
+    asyncpg.OutdatedSchemaCacheError,
+)
+"""What `Database` makes `Unavailable` of, where it is seen before that."""
 
 log = structlog.get_logger()
 
@@ -53,6 +60,14 @@ class _Waiting:
     answer: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
+class _Part(NamedTuple):
+    changes: Sequence[Change]
+    batch: Batch
+
+
+_CarryOut = Callable[[Connection, Sequence[Change], float], Awaitable[list[_Part]]]
+
+
 class Committer:
     def __init__(
         self, database: Database, clock: Clock, new_id: Callable[[], UUID], listener: Listener, *, lanes: int = LANES
@@ -65,6 +80,7 @@ class Committer:
         self._running: set[asyncio.Task[None]] = set()
         self._flying = 0
         self._began = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def commit(self, change: Change) -> Answer:
@@ -88,18 +104,52 @@ class Committer:
     async def commit_planned(self, key: int, plan: Plan) -> list[tuple[Change, Answer | None]] | None:
         """Plan and commit in one transaction, one planner in the cluster; None when another one is at it.
 
-        A change without an answer touches what another commit holds: it is for the next pass.
+        A change without an answer touches what another commit holds: it is for the next pass. When something breaks,
+        the plan is made once more and committed in parts, so that the change at fault fails alone.
         """
+        try:
+            parts = await self._planned(key, plan, self._whole)
+        except (Unavailable, *_PASSING):
+            raise
+        except Exception:  # noqa: BLE001 - the parts tell which change it was; a plan that breaks itself breaks again
+            parts = await self._planned(key, plan, self._halves)
+        if parts is None:
+            return None
+        for part in parts:
+            self._heard(part.batch)
+        return [(change, part.batch.answers.get(place)) for part in parts for place, change in enumerate(part.changes)]
+
+    async def _planned(self, key: int, plan: Plan, carry_out: _CarryOut) -> list[_Part] | None:
         async with self._database.transaction() as tx:
             if not await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", key):
                 return None
             now = self._clock.now()
             changes = await plan(tx, now)
-            if not changes:
-                return []
-            batch = await commit_batch(tx, changes, now, self.owner, self._new_id)
-        self._heard(batch)
-        return [(change, batch.answers.get(place)) for place, change in enumerate(changes)]
+            return await carry_out(tx, changes, now) if changes else []
+
+    async def _whole(self, tx: Connection, changes: Sequence[Change], now: float) -> list[_Part]:
+        return [_Part(changes, await commit_batch(tx, changes, now, self.owner, self._new_id))]
+
+    async def _halves(self, tx: Connection, changes: Sequence[Change], now: float) -> list[_Part]:
+        """Under savepoints, not in transactions of their own: who plans counts on its lock until all is committed.
+
+        Parts lock instances one after the other, out of the one order: a deadlock is possible here, and passes.
+        """
+        savepoint = tx.transaction()
+        await savepoint.start()
+        try:
+            parts = await self._whole(tx, changes, now)
+        except (Unavailable, *_PASSING, *_OF_THE_SERVER):
+            raise
+        except Exception as error:  # noqa: BLE001 - alone, the change at fault is told; the others go on
+            # On a connection that is lost this raises, and so it should: that is no change's fault.
+            await savepoint.rollback()
+            if len(changes) == 1:
+                return [_Part(changes, Batch({0: Answer(error=_broken(error))}, [], [], frozenset()))]
+            middle = len(changes) // 2
+            return [*await self._halves(tx, changes[:middle], now), *await self._halves(tx, changes[middle:], now)]
+        await savepoint.commit()
+        return parts
 
     async def close(self) -> None:
         """Takes nothing new and waits for what is under way."""
@@ -115,10 +165,12 @@ class Committer:
             loop = asyncio.get_running_loop()
             young = loop.time() - self._began < CRUMBS_S
             if self._running and young and len(self._queue) * len(self._running) < self._flying:
-                loop.call_later(CRUMBS_S, self._fill_lanes)
+                self._look_again(CRUMBS_S)
                 return
             batch = self._take()
             if not batch:
+                if held := [one.due for one in self._queue if one.due > loop.time()]:
+                    self._look_again(min(held) - loop.time())
                 return
             families = frozenset[UUID]().union(*(one.families for one in batch))
             self._busy |= families
@@ -127,6 +179,19 @@ class Committer:
             task = asyncio.get_running_loop().create_task(self._run(batch))
             self._running.add(task)
             task.add_done_callback(partial(self._free, families, len(batch)))
+
+    def _look_again(self, delay_s: float) -> None:
+        """Later, if nothing fills the lanes before: one timer is enough, however many callers wait."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None and self._timer.when() <= loop.time() + delay_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_later(delay_s, self._timer_rang)
+
+    def _timer_rang(self) -> None:
+        self._timer = None
+        self._fill_lanes()
 
     def _take(self) -> list[_Waiting]:
         """The oldest changes whose families no other lane has; order within a family is kept."""
@@ -171,13 +236,10 @@ class Committer:
         old = [one for one in left if self._too_old(one)]
         _fail(old, Unavailable("Another replica held it for too long.", code="busy"))
         left = [one for one in left if one not in old]
-        wait_s = 0.0
         for one in left:
             one.held += 1
-            wait_s = min(BUSY_S * 2 ** min(one.held, 7), LONGEST_BUSY_S)
-            one.due = loop.time() + wait_s
+            one.due = loop.time() + min(BUSY_S * 2 ** min(one.held, 7), LONGEST_BUSY_S)
         self._queue.extendleft(reversed(left))
-        loop.call_later(wait_s, self._fill_lanes)
 
     async def _try(self, batch: list[_Waiting]) -> list[_Waiting]:
         """Returns what another replica holds."""
@@ -262,8 +324,19 @@ def _explained(error: Exception) -> StokerError:
         return Conflict(
             "A run of this name is not finished yet.", hint="Stop it, or choose another name.", code="name_taken"
         )
+    if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "idempotency_pkey":
+        return Conflict("Something was made under this key at the same moment.", code="key_taken")
     log.error("change broke", exc_info=error)
     return Broken(f"The change could not be carried out: {error!r}")
+
+
+def _broken(error: Exception) -> StokerError:
+    """Not logged here: a planner meets the same error in every pass, and says it once (`engine/aside.py`)."""
+    if isinstance(error, StokerError):
+        return error
+    broken = Broken(f"The change could not be carried out: {error!r}")
+    broken.__cause__ = error
+    return broken
 
 
 def _for_caller(error: StokerError | Refused) -> StokerError:

@@ -2,6 +2,10 @@
 
 `Loaded` is what the transaction locked. `draft` steps change after change on top of each other; when one
 is refused, it is set aside with its error and the others start again from what was loaded.
+
+Which instances are locked is decided by the states in which jobs were found. A change earlier in the batch may have
+brought a job into a state in which it gives blocks back, on an instance that is not locked: then the later change waits
+for the next batch, which finds that state.
 """
 
 import json
@@ -23,6 +27,8 @@ from stoker.core.managed_job import Aggregate
 from stoker.core.managed_task import ManagedTaskId
 from stoker.core.run_facts import Run
 from stoker.engine.change import Change, Fact
+from stoker.store.idempotency import Claim
+from stoker.store.run_spec import RunSpec
 
 
 @dataclass(slots=True)
@@ -48,6 +54,8 @@ class Draft:
     wishes: list[Wish] = field(default_factory=list)
     resources: dict[RunId, str] = field(default_factory=dict)
     specs: dict[ManagedTaskId, str] = field(default_factory=dict)
+    run_specs: list[RunSpec] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
 
     def final(self, kind: str, record: Any) -> Any:
         """The record as the batch leaves it."""
@@ -73,20 +81,39 @@ class Answer:
 
     applied: tuple[bool, ...] = ()
     error: StokerError | Refused | None = None
+    later: bool = False
+    """Nothing became of it yet: it has to come again, in another batch."""
+
+
+class _NotLocked(Exception):
+    """An instance that nobody could know would be needed."""
 
 
 def draft(loaded: Loaded, changes: Sequence[Change], now: float) -> tuple[Draft, list[Answer]]:
     answers = [Answer() for _ in changes]
     while True:
         attempt = _begin(loaded, now)
+        seen, waiting = set[UUID](), set[UUID]()
         for answer, change in zip(answers, changes, strict=True):
             if answer.error is not None:
                 continue
+            families = change.families()
+            # What is said later of a family must not overtake what was said before.
+            answer.later = answer.later or not waiting.isdisjoint(families)
+            if answer.later:
+                waiting |= families
+                continue
             try:
                 answer.applied = _apply(attempt, loaded, change)
+            except _NotLocked as missing:
+                if seen.isdisjoint(families):
+                    answer.error = Broken(str(missing))
+                answer.later = answer.error is None
+                break
             except (Refused, StokerError) as error:
                 answer.error = error
                 break
+            seen |= families
         else:
             return attempt, answers
 
@@ -104,12 +131,19 @@ def _begin(loaded: Loaded, now: float) -> Draft:
 
 
 def _apply(draft: Draft, loaded: Loaded, change: Change) -> tuple[bool, ...]:
+    born = False
     for birth in change.runs:
         if birth.run.id not in loaded.present and birth.run.id not in draft.families:
+            born = True
             newborn, outcome = families.bear(birth.run, draft.now)
             draft.families[birth.run.id] = newborn
             draft.resources[birth.run.id] = json.dumps(birth.request.to_json())
+            if birth.spec is not None:
+                draft.run_specs.append(birth.spec)
             _keep(draft, outcome)
+    if born and change.claim is not None:
+        # Said again after an answer was lost, the births are there already, and so is the claim.
+        draft.claims.append(change.claim)
     for instance in change.instances:
         if instance.id not in loaded.present and instance.id not in draft.instances:
             draft.instances[instance.id] = instance
@@ -154,7 +188,7 @@ def _keep(draft: Draft, outcome: Outcome) -> None:
     draft.wishes += outcome.wishes
     for send in outcome.sends:
         if InstanceId(send.id) not in draft.instances:
-            raise Broken(f"instance {send.id} should have been locked for {type(send.event).__name__}")
+            raise _NotLocked(f"instance {send.id} should have been locked for {type(send.event).__name__}")
         _apply_to_instance(draft, InstanceId(send.id), Fact(send.kind, send.id, send.id, send.event))
 
 

@@ -68,13 +68,15 @@ class Engine:
             database, self.clock, self.committer, {**teller.performers(), **performers}, lambda: self.wake("errands")
         )
         self.replica = Replica(
-            database, self.clock, settings.name, self._began, lambda: self.wake("errands"), settings.dead_after_s
-        )
-        self.placement = Placement(self.committer, merchant or NoMarket(), self.new_id)
+            database, self.clock, settings.name, self._began, lambda: self.wake("errands"),
+            period_s=settings.heartbeat_s, dead_after_s=settings.dead_after_s,
+        )  # fmt: skip
+        self.merchant: Merchant = merchant or NoMarket()
+        self.placement = Placement(self.committer, self.clock, self.merchant, self.new_id)
         away_after_s = max(settings.dead_after_s, 3 * settings.period_s)
         self.swarm = Swarm(database, self.clock, settings.lease_s, away_after_s)
-        self._timer = Timer(database, self.clock, self.committer)
-        scheduler = Scheduler(self.committer, settings.max_launching, settings.max_alive)
+        self._timer = Timer(database, self.clock, self.committer, self.replica.presence)
+        scheduler = Scheduler(self.committer, self.clock, settings.max_launching, settings.max_alive)
         self.loops: dict[str, Loop] = {}
         self.add_loop("replica", self._beat, settings.heartbeat_s)
         self.add_loop("errands", self.errands.once, settings.period_s)
@@ -112,7 +114,7 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.errands.settle(STOP_S)
+        await self.errands.close(STOP_S)
         await self.committer.close()
         await self.replica.leave()
 
@@ -136,7 +138,8 @@ class Engine:
 
     def _committed(self, batch: Batch) -> None:
         self.errands.start(batch.errands)
-        for name in batch.hints:
+        # Those who watch runs here hear the batch itself.
+        for name in batch.hints - {hint.RUNS}:
             self.wake(name)
         self._speaker.say(batch.hints)
         self._timer.saw(batch.moved, self.wake)

@@ -27,6 +27,8 @@ from stoker.store.database import Database
 from stoker.store.outbox import Errand
 
 FIRST_DELAY_S = 0.25
+LAST_WORD_S = 1.0
+"""How long a cancelled errand may take to end."""
 
 log = structlog.get_logger()
 
@@ -46,13 +48,19 @@ class Errands:
         self._database, self._clock, self._committer = database, clock, committer
         self._performers, self._postponed = performers, postponed
         self._flying: dict[UUID, asyncio.Task[None]] = {}
+        self._closed = False
         self.bugs = 0
         """Errands that failed by our own fault."""
 
+    @property
+    def flying(self) -> int:
+        """How many are under way."""
+        return len(self._flying)
+
     def start(self, errands: Iterable[Errand]) -> int:
-        """Begin at once. What does not fit stays in the outbox, where `once` finds it."""
+        """Begin at once. What does not fit stays in the outbox, where `once` finds it; after a stop, somebody else."""
         started = 0
-        for errand in errands:
+        for errand in () if self._closed else errands:
             if len(self._flying) >= MOST_ERRANDS:
                 self._postponed()
                 break
@@ -78,12 +86,23 @@ class Errands:
             started += 1
         return Counts(started, None if next_due is None else next_due - now)
 
+    async def close(self, patience_s: float) -> None:
+        """For an orderly end: nothing new begins, not even what follows from an errand that ends now."""
+        self._closed = True
+        await self.settle(patience_s)
+
     async def settle(self, patience_s: float) -> None:
-        """For an orderly end: what is under way may end, and is left to others when it takes too long."""
-        if self._flying:
-            _, late = await asyncio.wait(self._flying.values(), timeout=patience_s)
-            for task in late:
-                task.cancel()
+        """What is under way may end, and is cancelled when it takes too long."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience_s
+        while self._flying:
+            _, late = await asyncio.wait(self._flying.values(), timeout=max(0.0, until - loop.time()))
+            if late:
+                for task in late:
+                    task.cancel()
+                # A performer that does not heed it keeps nobody waiting.
+                await asyncio.wait(late, timeout=LAST_WORD_S)
+                return
 
     def _fly(self, errand: Errand, task: "asyncio.Task[None]") -> None:
         self._flying[errand.id] = task

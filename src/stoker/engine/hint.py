@@ -14,19 +14,22 @@ from stoker.store.database import Database
 
 CHANNEL = "stoker"
 _OPENING = JOB_FINISHED | {J.SUBMITTED}
-PLACEMENT, MANAGED, ERRANDS = "placement", "managed", "errands"
+PLACEMENT, MANAGED, ERRANDS, RUNS = "placement", "managed", "errands", "runs"
 
 log = structlog.get_logger()
 
 
 def hints(moved: Iterable[Moved]) -> frozenset[str]:
-    """Placement cares for jobs that wait and room that opens; the scheduler of managed jobs for its slots."""
+    """Placement cares for jobs that wait and room that opens; the scheduler of managed jobs for its slots; people who
+    watch a run, for its states."""
     names: set[str] = set()
     for one in moved:
         if one.kind == "instance" or (one.kind == "job" and one.after.state in _OPENING):
             names.add(PLACEMENT)
         elif one.kind == "managed_job":
             names.add(MANAGED)
+        elif one.kind == "run" and one.before is not None and one.before.state is not one.after.state:
+            names.add(RUNS)
     return frozenset(names)
 
 

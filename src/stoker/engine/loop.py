@@ -19,6 +19,9 @@ class Counts:
 
     did: int = 0
     again_after_s: float | None = None
+    bugs: int = 0
+    """Changes that failed by our own fault and were left out; the pass went on without them."""
+    error: str = ""
 
 
 Once = Callable[[], Awaitable[Counts]]
@@ -64,7 +67,8 @@ class Loop:
             return min(jittered_s, 2.0)
         self.passes += 1
         self.did += counts.did
-        self.error = ""
+        self.bugs += counts.bugs
+        self.error = counts.error
         if counts.again_after_s is None:
             return jittered_s
         return max(0.0, min(jittered_s, counts.again_after_s))

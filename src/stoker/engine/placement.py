@@ -1,8 +1,8 @@
 """The placer: one in the cluster, hundreds of placements a pass; the plan is core's, here are its eyes and hands."""
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
@@ -10,7 +10,7 @@ from uuid import UUID
 
 from stoker.core.block import Blocks
 from stoker.core.gang import Gang, InstanceRoom
-from stoker.core.ids import InstanceId, JobId, RunId
+from stoker.core.ids import InstanceId, JobId
 from stoker.core.instance import LIVE, UP, Instance, S
 from stoker.core.job_facts import NoCapacity, Placed, Reserved
 from stoker.core.limits import MOST_GANGS
@@ -18,31 +18,17 @@ from stoker.core.machine import Event
 from stoker.core.offer import FleetRoom, Offer
 from stoker.core.placement import Launch, Plan, plan
 from stoker.core.resources import Request
+from stoker.engine.aside import Aside
 from stoker.engine.change import Change, of_job
+from stoker.engine.clock import Clock
 from stoker.engine.commit import Committer
 from stoker.engine.loop import Counts
 from stoker.store import instance as instance_store
 from stoker.store.database import Connection, Record
+from stoker.store.gang import WAITING as WAITING
 from stoker.store.run import policy_of
 
 LOCK = 0x706C6163
-
-WAITING = """
-SELECT job.id, job.run_id, job.replica, job.attempt, job.submitted_at, run.resources, run.policy,
-       EXISTS (
-           SELECT FROM job AS old
-           WHERE old.run_id = job.run_id AND old.replica = job.replica
-             AND (NOT old.latest AND old.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
-                  OR old.latest AND old.state = 'SUBMITTED' AND old.ready_at IS NOT NULL)
-       ) AS held_up
-FROM job JOIN run ON run.id = job.run_id
-WHERE job.state = 'SUBMITTED' AND job.latest AND job.instance_id IS NULL
-  AND run.state IN ('SUBMITTED', 'PROVISIONING', 'RUNNING')
-ORDER BY job.submitted_at, job.id
-LIMIT $1
-"""
-"""A new submission may wait in the queue beside its predecessor, but is not placed before that has finished; nor is
-one that waits before it is tried again, nor its replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,39 +51,45 @@ class NoMarket:
 
 
 class Placement:
-    def __init__(self, committer: Committer, merchant: Merchant, new_id: Callable[[], UUID]) -> None:
+    def __init__(self, committer: Committer, clock: Clock, merchant: Merchant, new_id: Callable[[], UUID]) -> None:
         self._committer, self._merchant, self._new_id = committer, merchant, new_id
+        self._aside = Aside(clock)
         self.last = Plan()
 
     async def once(self) -> Counts:
         results = await self._committer.commit_planned(LOCK, self._plan)
         if results is None:
             return Counts(0, again_after_s=0.2)
-        unsettled = any(answer is None or answer.error for _, answer in results)
-        return Counts(len(results), again_after_s=0.02 if unsettled else None)
+        failures = self._aside.learn(results)
+        # What another commit held, and what is left when those that failed are left out, is for the next pass.
+        soon = failures.failed or any(answer is None for _, answer in results)
+        again_after_s = 0.02 if soon else self._aside.again_after_s()
+        return Counts(len(results), again_after_s, failures.bugs, failures.error)
 
     async def _plan(self, tx: Connection, now: float) -> Sequence[Change]:
-        rows = await tx.fetch(WAITING, MOST_GANGS)
+        aside = self._aside.ids()
+        rows = [row for row in await tx.fetch(WAITING, MOST_GANGS + len(aside)) if aside.isdisjoint(row["jobs"])]
         if not rows:
             return []
-        gangs = _gangs(rows)
+        gangs = [_gang(row) for row in rows]
+        attempts = {id: attempt for row in rows for id, attempt in zip(row["jobs"], row["attempts"], strict=True)}
         seen = {one.id: one for one in await instance_store.unfinished(tx)}
         market = self._merchant.market(now)
         nodes = Counter(one.fleet_id for one in seen.values())
         fleets = [_left(fleet, nodes[fleet.fleet_id]) for fleet in market.fleets]
         self.last = plan(gangs, map(_room, seen.values()), market.offers, fleets, now=now)
-        return list(_Hands(self.last, gangs, rows, seen, self._new_id, now).changes())
+        return list(_Hands(self.last, gangs, attempts, seen, self._new_id, now).changes())
 
 
 class _Hands:
     """Turns a plan into changes, a gang a change."""
 
     def __init__(
-        self, plan: Plan, gangs: Sequence[Gang], rows: Iterable[Record], seen: dict[InstanceId, Instance],
+        self, plan: Plan, gangs: Sequence[Gang], attempts: Mapping[JobId, int], seen: Mapping[InstanceId, Instance],
         new_id: Callable[[], UUID], now: float,
     ) -> None:  # fmt: skip
-        self._plan, self._gangs, self._seen, self._new_id, self._now = plan, gangs, seen, new_id, now
-        self._attempts = {row["id"]: row["attempt"] for row in rows}
+        self._plan, self._gangs, self._attempts, self._seen = plan, gangs, attempts, seen
+        self._new_id, self._now = new_id, now
         self._events: dict[JobId, Event] = {}
         self._born: dict[JobId, Instance] = {}
 
@@ -143,20 +135,12 @@ def _left(fleet: FleetRoom, nodes: int) -> FleetRoom:
     return fleet if fleet.nodes_left is None else replace(fleet, nodes_left=max(0, fleet.nodes_left - nodes))
 
 
-def _gangs(rows: Iterable[Record]) -> list[Gang]:
-    grouped: dict[tuple[RunId, int], list[Record]] = defaultdict(list)
-    for row in rows:
-        grouped[row["run_id"], row["replica"]].append(row)
-    return [_gang(run_id, replica, members) for (run_id, replica), members in grouped.items()]
-
-
-def _gang(run_id: RunId, replica: int, members: list[Record]) -> Gang:
-    first = members[0]
-    policy, request = policy_of(first["policy"]), _request(first["resources"])
+def _gang(row: Record) -> Gang:
+    policy, request = policy_of(row["policy"]), _request(row["resources"])
     return Gang(
-        run_id=run_id, replica=replica, submitted_at=first["submitted_at"],
-        jobs=tuple((row["id"], request) for row in members), priority=policy.priority, whole=policy.nodes > 1,
-        on_no_capacity=policy.on_no_capacity, ready=not any(row["held_up"] for row in members),
+        run_id=row["run_id"], replica=row["replica"], submitted_at=row["submitted_at"],
+        jobs=tuple((job, request) for job in row["jobs"]), priority=policy.priority, whole=policy.nodes > 1,
+        on_no_capacity=policy.on_no_capacity, ready=not row["held_up"],
     )  # fmt: skip
 
 

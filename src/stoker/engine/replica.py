@@ -7,6 +7,7 @@ import structlog
 from stoker.core.limits import ADOPTED_AT_ONCE
 from stoker.engine.clock import Clock
 from stoker.engine.loop import Counts
+from stoker.engine.presence import Presence
 from stoker.store import outbox
 from stoker.store import replica as replica_store
 from stoker.store.database import Database
@@ -22,10 +23,12 @@ class Replica:
 
     def __init__(
         self, database: Database, clock: Clock, name: str, began: Callable[[int], None], adopted: Callable[[], None],
-        dead_after_s: float = DEAD_AFTER_S,
+        *, period_s: float = PERIOD_S, dead_after_s: float = DEAD_AFTER_S,
     ) -> None:  # fmt: skip
         self._database, self._clock, self._name = database, clock, name
         self._began, self._adopted, self._dead_after_s = began, adopted, dead_after_s
+        # Two periods are one missed beat, which says nothing: the others' beats are far from too old then.
+        self.presence = Presence(2 * period_s)
         self.epoch = 0
         self.others = 0
         """How many other replicas there were at the last beat."""
@@ -40,11 +43,14 @@ class Replica:
 
     async def once(self) -> Counts:
         now = self._clock.now()
+        # Whoever could not beat itself knows nothing of the others' hearts: the database may have been away from all.
+        judges = self.presence.lasted_s(now) >= self._dead_after_s
         async with self._database.transaction() as tx:
             others = await replica_store.renew(tx, self.epoch, now)
             alive = others is not None
-            buried = await replica_store.bury(tx, now - self._dead_after_s, self.epoch) if alive else []
+            buried = await replica_store.bury(tx, now - self._dead_after_s, self.epoch) if alive and judges else []
             adopted = await outbox.adopt(tx, self.epoch, ADOPTED_AT_ONCE) if alive else 0
+        self.presence.seen(now)
         if not alive:
             log.warning("this replica was given up by the others and begins anew", epoch=self.epoch)
             await self.register()

@@ -21,6 +21,7 @@ from stoker.core.graph import Edge, Held
 from stoker.core.ids import ProjectId, TaskId, WorkerId
 from stoker.engine.clock import Clock
 from stoker.engine.loop import Counts
+from stoker.engine.presence import Presence
 from stoker.store import claim, continuation, journal, task
 from stoker.store.bundle import Bundle
 from stoker.store.claim import Answer, Beat, End, Expired, Work
@@ -47,9 +48,8 @@ class Swarm:
     def __init__(
         self, database: Database, clock: Clock, lease_s: float = LEASE_S, away_after_s: float = AWAY_AFTER_S
     ) -> None:
-        self._database, self._clock = database, clock
-        self.lease_s, self._away_after_s = lease_s, away_after_s
-        self._here_since = self._here_at = float("-inf")
+        self._database, self._clock, self.lease_s = database, clock, lease_s
+        self._presence = Presence(away_after_s)
 
     async def create(self, drafts: Collection[Draft], edges: Collection[Edge] = (), *, by: str = "") -> int:
         """Stores a whole graph or nothing. Returns how many tasks can be claimed because of it."""
@@ -106,12 +106,10 @@ class Swarm:
         async with self._database.connection() as connection:
             end = await claim.next_lease_end(connection)
         now = self._clock.now()
-        if now - self._here_at > self._away_after_s:
-            self._here_since = now
-        self._here_at = now
+        self._presence.seen(now)
         if end is None:
             return Counts()
-        if (over_at := max(end, self._here_since + self.lease_s)) > now:
+        if (over_at := max(end, self._presence.since + self.lease_s)) > now:
             return Counts(again_after_s=over_at - now)
         lost = await self._transact(self._expire)
         if lost.workers:
@@ -119,7 +117,7 @@ class Swarm:
         return Counts(lost.workers, 0.0 if lost.workers == claim.WORKERS_EXPIRED_AT_ONCE else None)
 
     async def _expire(self, tx: Connection, now: float) -> Expired:
-        if now - self._here_at > self._away_after_s:
+        if self._presence.away(now):
             # Frozen, or without a connection, since it looked.
             return Expired(0, 0)
         return await claim.expire(tx, now)

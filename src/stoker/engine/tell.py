@@ -43,7 +43,7 @@ class Teller:
         }
 
     async def sweep(self, errand: Errand, effect: Sweep) -> Change:
-        return Change(facts=(of_run(RunId(errand.target), Swept()),))
+        return Change(facts=(of_run(RunId(errand.target), Swept(cut=effect.cut)),))
 
     async def release(self, errand: Errand, effect: Release) -> Change:
         event = CleanedUp(Cleanup.RELEASE, attempt=errand.attempt)

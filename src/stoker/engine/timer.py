@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from uuid import UUID
 
 from stoker.core import instance as core_instance
 from stoker.core import job as core_job
@@ -9,30 +10,27 @@ from stoker.core import managed_job as core_managed_job
 from stoker.core import run as core_run
 from stoker.core.commitment import Moved
 from stoker.core.ids import RunId
-from stoker.core.limits import PAGE
+from stoker.core.limits import PAGE, PROVIDER_SILENCE_S
 from stoker.core.machine import TimeUp
+from stoker.engine.aside import Aside
 from stoker.engine.change import Change, of_instance, of_job, of_managed, of_run
 from stoker.engine.clock import Clock
 from stoker.engine.commit import Committer
 from stoker.engine.loop import Counts
+from stoker.engine.presence import Presence
+from stoker.store import deadline as deadlines
 from stoker.store import instance, job, managed_job, run
 from stoker.store.database import Connection, Database
 
 LOCK = 0x74696D65
 
-NEXT = """
-SELECT least(
-    (SELECT min(deadline_at) FROM run WHERE deadline_at IS NOT NULL),
-    (SELECT min(deadline_at) FROM job WHERE deadline_at IS NOT NULL),
-    (SELECT min(deadline_at) FROM instance WHERE deadline_at IS NOT NULL),
-    (SELECT min(deadline_at) FROM managed_job WHERE deadline_at IS NOT NULL)
-)
-"""
-
 
 class Timer:
-    def __init__(self, database: Database, clock: Clock, committer: Committer) -> None:
-        self._database, self._clock, self._committer = database, clock, committer
+    def __init__(self, database: Database, clock: Clock, committer: Committer, presence: Presence) -> None:
+        self._database, self._clock, self._committer, self._presence = database, clock, committer, presence
+        self._aside = Aside(clock)
+        self._forgiven = frozenset[UUID]()
+        """Silent for too long, but nobody was here to hear them."""
         self._next_at = 0.0
         """The earliest deadline it waits for; later ones need no hint."""
 
@@ -49,23 +47,35 @@ class Timer:
         results = await self._committer.commit_planned(LOCK, self._due)
         if results is None:
             return Counts(0, again_after_s=0.5)
+        failures = self._aside.learn(results)
         if results:
             # More may be due, and what another commit held has to be told again.
-            return Counts(len(results), again_after_s=0.0 if len(results) >= PAGE else 0.01)
+            return Counts(len(results), 0.0 if len(results) >= PAGE else 0.01, failures.bugs, failures.error)
         # Whatever is committed while we ask may be missing in the answer: then any deadline wakes us once more.
         self._next_at = float("inf")
         async with self._database.connection() as connection:
-            at: float | None = await connection.fetchval(NEXT)
+            at = await deadlines.next_at(connection, self._aside.ids() | self._forgiven)
         self._next_at = at if at is not None else float("inf")
-        return Counts(0, None if at is None else max(0.001, at - self._clock.now()))
+        judges_at = self._presence.since + PROVIDER_SILENCE_S if self._forgiven else float("inf")
+        wait_s = max(0.001, min(self._next_at, judges_at) - self._clock.now())
+        return Counts(0, min(wait_s, self._aside.again_after_s() or wait_s))
 
     async def _due(self, tx: Connection, now: float) -> Sequence[Change]:
-        facts = [of_run(RunId(row["id"]), TimeUp()) for row in await tx.fetch(run.DUE, now, PAGE)]
-        for row in await tx.fetch(job.DUE, now, PAGE):
+        self._forgiven = await self._forgive(tx, now)
+        left = self._aside.ids() | self._forgiven
+        most = PAGE + len(left)
+        facts = [of_run(RunId(row["id"]), TimeUp()) for row in await tx.fetch(run.DUE, now, most)]
+        for row in await tx.fetch(job.DUE, now, most):
             facts.append(of_job(row["id"], row["run_id"], TimeUp(attempt=row["attempt"])))
-        facts += [of_instance(row["id"], TimeUp()) for row in await tx.fetch(instance.DUE, now, PAGE)]
-        facts += [of_managed(id, id, TimeUp()) for id in await managed_job.due(tx, now, PAGE)]
-        return [Change(facts=(fact,)) for fact in facts]
+        facts += [of_instance(row["id"], TimeUp()) for row in await tx.fetch(instance.DUE, now, most)]
+        facts += [of_managed(id, id, TimeUp()) for id in await managed_job.due(tx, now, most)]
+        return [Change(facts=(fact,)) for fact in facts if fact.id not in left]
+
+    async def _forgive(self, tx: Connection, now: float) -> frozenset[UUID]:
+        """A server that comes back gives everybody a full new period to be heard."""
+        if self._presence.lasted_s(now) >= PROVIDER_SILENCE_S:
+            return frozenset()
+        return await deadlines.silent(tx, now, PROVIDER_SILENCE_S)
 
 
 _DEADLINES: dict[str, Callable[[Any], float | None]] = {

@@ -1,1 +1,1 @@
-"""The agent beside a job. Empty until the first runtime."""
+"""The agent beside the process: runs one job's commands, keeps their output on disk and serves it."""

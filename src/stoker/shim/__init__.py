@@ -1,1 +1,1 @@
-"""The agent on a host. Empty until the first runtime."""
+"""The agent on a host: runs shim tasks, and finds them again after it was killed."""

@@ -156,18 +156,6 @@ class Database:
                     raise
                 raise translated from error
 
-    @asynccontextmanager
-    async def advisory(self, key: int) -> AsyncIterator[bool]:
-        """Tries the cluster-wide lock `key` and says whether it is held; it is given back at the end of the block.
-
-        The lock belongs to a transaction that does nothing else: unlike a session's lock it cannot be left behind
-        on a pooled connection, whatever is cancelled when. It saves work and is no fence: when its connection breaks,
-        another replica may hold it before this block has noticed, so writes are guarded by themselves. A
-        connection that broke meanwhile is raised as `ConnectionLost` at the end of the block.
-        """
-        async with self.transaction() as tx:
-            yield await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", key)
-
     def _translated(self, error: Exception, connection: Connection, *, outcome_unknown: bool) -> StokerError | None:
         """The error of ours, or None for one that says something about the statement and not about the server."""
         match error:

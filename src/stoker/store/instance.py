@@ -3,15 +3,16 @@
 import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from stoker.core.block import Blocks
 from stoker.core.errors import NotFound
-from stoker.core.ids import InstanceId, JobId
+from stoker.core.evolve import made
+from stoker.core.ids import InstanceId, JobId, ProjectId
 from stoker.core.instance import Instance, S, deadline
 from stoker.core.resources import Capacity
-from stoker.store.bundle import Bundle, Part, columns
+from stoker.store.bundle import Bundle, Part
 from stoker.store.database import Connection, Record
 
 LOCK = """
@@ -19,33 +20,26 @@ SELECT * FROM instance WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE
 """
 """Waits: whoever holds an instance holds all its runs already, so it cannot be waiting for ours."""
 
-EXIST = """
-SELECT id FROM instance WHERE id = ANY($1::uuid[])
-"""
-
 INSERT = Part("instance_insert", """
 INSERT INTO instance (id, fleet_id, backend, capacity, blocks, owned, shim, provisioning_limit_s, price, spot, state,
                       version, entered_at, deadline_at, held, handle, unreachable_since, health, cordoned, drain_at,
                       destroy_at, message)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::jsonb[], $5::int[], $6::bool[], $7::bool[],
-                     $8::float8[], $9::float8[], $10::bool[], $11::text[], $12::int8[], $13::float8[], $14::float8[],
-                     $15::jsonb[], $16::text[], $17::float8[], $18::text[], $19::bool[], $20::float8[],
-                     $21::float8[], $22::text[])
+SELECT id, fleet_id, backend, capacity, blocks, owned, shim, provisioning_limit_s, price, spot, state,
+       version, entered_at, deadline_at, held, handle, unreachable_since, health, cordoned, drain_at,
+       destroy_at, message
+FROM unnest($1::instance_row[])
 RETURNING 1
-""", 22)  # fmt: skip
+""", 1)  # fmt: skip
 
 SAVE = Part("instance_save", """
 UPDATE instance
 SET state = new.state, version = new.version, entered_at = new.entered_at, deadline_at = new.deadline_at,
     held = new.held, handle = new.handle, unreachable_since = new.unreachable_since, health = new.health,
     cordoned = new.cordoned, drain_at = new.drain_at, destroy_at = new.destroy_at, message = new.message
-FROM unnest($1::uuid[], $2::int8[], $3::text[], $4::int8[], $5::float8[], $6::float8[], $7::jsonb[], $8::text[],
-            $9::float8[], $10::text[], $11::bool[], $12::float8[], $13::float8[], $14::text[])
-  AS new (id, was, state, version, entered_at, deadline_at, held, handle, unreachable_since, health, cordoned,
-          drain_at, destroy_at, message)
+FROM unnest($1::instance_row[]) AS new
 WHERE instance.id = new.id AND instance.version = new.was
 RETURNING 1
-""", 14)  # fmt: skip
+""", 1)  # fmt: skip
 
 UNFINISHED = """
 SELECT * FROM instance WHERE state <> 'TERMINATED' ORDER BY id
@@ -55,13 +49,21 @@ DUE = """
 SELECT id FROM instance WHERE deadline_at <= $1 ORDER BY deadline_at LIMIT $2
 """
 
+_VISIBLE = """
+SELECT instance.*, fleet.name AS fleet FROM instance LEFT JOIN fleet ON fleet.id = instance.fleet_id
+WHERE (fleet.project_id IS NULL OR fleet.project_id = $1)
+"""
+
+PAGE = f"{_VISIBLE} AND instance.id > $2 AND ($3 OR instance.state <> 'TERMINATED') ORDER BY instance.id LIMIT $4"
+
+COUNTS = "SELECT state, count(*) FROM instance WHERE state <> 'TERMINATED' GROUP BY state"
+
+_UNCHANGED = (None,) * 9
+"""Written once, when the instance is inserted."""
+
 
 async def lock(tx: Connection, ids: Iterable[InstanceId]) -> dict[InstanceId, Instance]:
     return {instance.id: instance for instance in map(read, await tx.fetch(LOCK, list(ids)))}
-
-
-async def exist(tx: Connection, ids: Iterable[InstanceId]) -> set[InstanceId]:
-    return {row["id"] for row in await tx.fetch(EXIST, list(ids))}
 
 
 async def get(tx: Connection, id: InstanceId) -> Instance:
@@ -75,19 +77,40 @@ async def unfinished(tx: Connection) -> list[Instance]:
     return list(map(read, await tx.fetch(UNFINISHED)))
 
 
+class Shown(NamedTuple):
+    instance: Instance
+    fleet: str | None
+    """Its name."""
+
+
+async def page(tx: Connection, project_id: ProjectId, after: UUID, finished: bool, limit: int) -> list[Shown]:
+    """Those that the project may use; `finished` ones only when they are asked for."""
+    return [_shown(row) for row in await tx.fetch(PAGE, project_id, after, finished, limit)]
+
+
+async def visible(tx: Connection, project_id: ProjectId, id: UUID) -> Shown | None:
+    row = await tx.fetchrow(f"{_VISIBLE} AND instance.id = $2", project_id, id)
+    return _shown(row) if row else None
+
+
+async def counts(tx: Connection) -> dict[str, int]:
+    """By state, for the metrics."""
+    return {row["state"]: row["count"] for row in await tx.fetch(COUNTS)}
+
+
 def insert(bundle: Bundle, instances: Sequence[Instance]) -> None:
     rows = [
         (one.id, one.fleet_id, one.backend, json.dumps(one.blocks.capacity.to_json()), one.blocks.total, one.owned,
-         one.shim, one.provisioning_limit_s, one.price, one.spot, *_changing(one))
+         one.shim, one.provisioning_limit_s, one.price, one.spot, None, *_changing(one))
         for one in instances
     ]  # fmt: skip
-    bundle.add(INSERT, columns(rows))
+    bundle.add(INSERT, [rows])
 
 
 def save(bundle: Bundle, instances: Sequence[tuple[int, Instance]]) -> None:
     """Each with the version it was loaded with."""
-    rows = [(one.id, was, *_changing(one)) for was, one in instances]
-    bundle.add(SAVE, columns(rows), expected=len(rows))
+    rows = [(one.id, *_UNCHANGED, was, *_changing(one)) for was, one in instances]
+    bundle.add(SAVE, [rows], expected=len(rows))
 
 
 def _changing(one: Instance) -> tuple[Any, ...]:
@@ -98,17 +121,27 @@ def _changing(one: Instance) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+def _shown(row: Record) -> Shown:
+    fields = dict(row)
+    fleet = fields.pop("fleet")
+    return Shown(_made(fields), fleet)
+
+
 def read(row: Record) -> Instance:
-    held = {JobId(UUID(job)): tuple(numbers) for job, numbers in json.loads(row["held"]).items()}
-    return Instance(
-        id=row["id"], fleet_id=row["fleet_id"], backend=row["backend"],
-        blocks=Blocks(capacity_of(row["capacity"]), row["blocks"], held), state=S(row["state"]),
-        version=row["version"], entered_at=row["entered_at"], owned=row["owned"], shim=row["shim"],
-        handle=row["handle"], unreachable_since=row["unreachable_since"], health=row["health"],
-        cordoned=row["cordoned"], drain_at=row["drain_at"], destroy_at=row["destroy_at"],
-        provisioning_limit_s=row["provisioning_limit_s"], price=row["price"], spot=row["spot"],
-        message=row["message"],
-    )  # fmt: skip
+    return _made(dict(row))
+
+
+def _made(fields: dict[str, Any]) -> Instance:
+    del fields["deadline_at"]
+    held = fields.pop("held")
+    jobs = {JobId(UUID(job)): tuple(numbers) for job, numbers in json.loads(held).items()} if held != "{}" else {}
+    fields["blocks"] = Blocks(capacity_of(fields.pop("capacity")), fields["blocks"], jobs)
+    fields["state"] = _STATES[fields["state"]]
+    fields["attempt"] = 0
+    return made(Instance, fields)
+
+
+_STATES: dict[str, S] = {one.value: one for one in S}
 
 
 @lru_cache(maxsize=1024)

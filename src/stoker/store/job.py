@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from stoker.core.evolve import made
 from stoker.core.ids import InstanceId, JobId, RunId
 from stoker.core.job import deadline
 from stoker.core.job_facts import Cleanup, Job, S
 from stoker.core.policy import Policy
 from stoker.core.reason import JobReason
 from stoker.core.retry import Budget, Fate
-from stoker.store.bundle import Bundle, Part, columns
+from stoker.store.bundle import Bundle, Part
 from stoker.store.database import Connection, Record
 
 LOAD_REPLICAS = """
@@ -47,16 +48,9 @@ INSERT INTO job (id, run_id, replica, node, attempt, round, submitted_at, latest
 SELECT id, run_id, replica, node, attempt, round, submitted_at, latest, ready_at, state, version,
        entered_at, deadline_at, instance_id, blocks::int[], owned, shim, running_at, unreachable_since, reason,
        message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, exited, gone, remove_at
-FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::float8[], $8::bool[],
-            $9::float8[], $10::text[], $11::int8[], $12::float8[], $13::float8[], $14::uuid[], $15::text[],
-            $16::bool[], $17::bool[], $18::float8[], $19::float8[], $20::text[], $21::text[], $22::int[],
-            $23::int[], $24::text[], $25::int[], $26::float8[], $27::int[], $28::text[], $29::bool[], $30::bool[],
-            $31::float8[])
-  AS new (id, run_id, replica, node, attempt, round, submitted_at, latest, ready_at, state, version,
-          entered_at, deadline_at, instance_id, blocks, owned, shim, running_at, unreachable_since, reason,
-          message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, exited, gone, remove_at)
+FROM unnest($1::job_row[])
 RETURNING 1
-""", 31)  # fmt: skip
+""", 1)  # fmt: skip
 
 SAVE = Part("job_save", """
 UPDATE job
@@ -67,16 +61,10 @@ SET latest = new.latest, ready_at = new.ready_at, state = new.state, version = n
     exit_code = new.exit_code, exit_signal = new.exit_signal, fate = new.fate, tries = new.tries,
     failing_since = new.failing_since, streak = new.streak, cleanup = new.cleanup, exited = new.exited,
     gone = new.gone, remove_at = new.remove_at
-FROM unnest($1::uuid[], $2::int8[], $3::bool[], $4::float8[], $5::text[], $6::int8[], $7::float8[], $8::float8[],
-            $9::uuid[], $10::text[], $11::bool[], $12::bool[], $13::float8[], $14::float8[], $15::text[],
-            $16::text[], $17::int[], $18::int[], $19::text[], $20::int[], $21::float8[], $22::int[], $23::text[],
-            $24::bool[], $25::bool[], $26::float8[])
-  AS new (id, was, latest, ready_at, state, version, entered_at, deadline_at, instance_id, blocks, owned, shim,
-          running_at, unreachable_since, reason, message, exit_code, exit_signal, fate, tries, failing_since,
-          streak, cleanup, exited, gone, remove_at)
+FROM unnest($1::job_row[]) AS new
 WHERE job.id = new.id AND job.version = new.was
 RETURNING 1
-""", 26)  # fmt: skip
+""", 1)  # fmt: skip
 
 DUE = """
 SELECT id, run_id, attempt FROM job WHERE deadline_at <= $1 ORDER BY deadline_at LIMIT $2
@@ -87,6 +75,9 @@ SELECT id, run_id, attempt, state, blocks FROM job
 WHERE instance_id = $1 AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
 ORDER BY id
 """
+
+_UNCHANGED = (None,) * 6
+"""Written once, when the job is inserted."""
 
 
 async def load_replicas(tx: Connection, ids: Iterable[JobId], policies: Mapping[RunId, Policy]) -> list[Job]:
@@ -114,16 +105,16 @@ async def any_gone(tx: Connection, run_id: RunId) -> bool:
 
 def insert(bundle: Bundle, jobs: Sequence[Job]) -> None:
     rows = [
-        (job.id, job.run_id, job.replica, job.node, job.attempt, job.round, job.submitted_at, *_changing(job))
+        (job.id, job.run_id, job.replica, job.node, job.attempt, job.round, job.submitted_at, None, *_changing(job))
         for job in jobs
     ]
-    bundle.add(INSERT, columns(rows))
+    bundle.add(INSERT, [rows])
 
 
 def save(bundle: Bundle, jobs: Sequence[tuple[int, Job]]) -> None:
     """Each with the version it was loaded with."""
-    rows = [(job.id, was, *_changing(job)) for was, job in jobs]
-    bundle.add(SAVE, columns(rows), expected=len(rows))
+    rows = [(job.id, *_UNCHANGED, was, *_changing(job)) for was, job in jobs]
+    bundle.add(SAVE, [rows], expected=len(rows))
 
 
 def _changing(job: Job) -> tuple[Any, ...]:
@@ -136,15 +127,19 @@ def _changing(job: Job) -> tuple[Any, ...]:
 
 
 def read(row: Record, policy: Policy) -> Job:
-    return Job(
-        id=row["id"], run_id=row["run_id"], replica=row["replica"], node=row["node"], attempt=row["attempt"],
-        policy=policy, submitted_at=row["submitted_at"], round=row["round"], latest=row["latest"],
-        ready_at=row["ready_at"], state=S(row["state"]), version=row["version"], entered_at=row["entered_at"],
-        instance_id=row["instance_id"], blocks=tuple(row["blocks"]), owned=row["owned"], shim=row["shim"],
-        running_at=row["running_at"], unreachable_since=row["unreachable_since"],
-        reason=JobReason(row["reason"]) if row["reason"] else None, message=row["message"],
-        exit_code=row["exit_code"], exit_signal=row["exit_signal"], fate=Fate(row["fate"]),
-        budget=Budget(row["tries"], row["failing_since"], row["streak"]),
-        cleanup=Cleanup(row["cleanup"]) if row["cleanup"] else None, exited=row["exited"], gone=row["gone"],
-        remove_at=row["remove_at"],
-    )  # fmt: skip
+    fields = dict(row)
+    del fields["deadline_at"]
+    fields["policy"] = policy
+    fields["state"] = _STATES[fields["state"]]
+    fields["blocks"] = tuple(fields["blocks"])
+    fields["reason"] = _REASONS[fields["reason"]]
+    fields["fate"] = _FATES[fields["fate"]]
+    fields["budget"] = Budget(fields.pop("tries"), fields.pop("failing_since"), fields.pop("streak"))
+    fields["cleanup"] = _CLEANUPS[fields["cleanup"]]
+    return made(Job, fields)
+
+
+_STATES: dict[str, S] = {one.value: one for one in S}
+_FATES: dict[str, Fate] = {one.value: one for one in Fate}
+_REASONS: dict[str | None, JobReason | None] = {None: None} | {one.value: one for one in JobReason}
+_CLEANUPS: dict[str | None, Cleanup | None] = {None: None} | {one.value: one for one in Cleanup}

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from stoker.store.bundle import Bundle, Part, columns
+from stoker.store.bundle import Bundle, Part
 from stoker.store.database import Connection
 
 APPEND = Part("journal_append", """
 INSERT INTO journal (at, kind, id, family, event, source, target, note, by)
-SELECT $1, * FROM unnest($2::text[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[])
+SELECT $1, kind, id, family, event, source, target, note, by FROM unnest($2::journal_row[])
 RETURNING 1
-""", 9)  # fmt: skip
+""", 2)  # fmt: skip
 
 STORY = """
 SELECT seq, at, kind, id, family, event, source, target, note, by FROM journal
@@ -48,7 +48,7 @@ class Line(NamedTuple):
 
 
 def append(bundle: Bundle, entries: Sequence[Entry], now: float) -> None:
-    bundle.add(APPEND, [now, *columns(entries)])
+    bundle.add(APPEND, [now, entries])
 
 
 async def story(tx: Connection, family: UUID, after: int = 0, limit: int = 1000) -> list[Line]:

@@ -1,10 +1,8 @@
 """The logs of jobs, as files: appended by offset, synced before anybody is told, read in bounded pieces.
 
-**Address.** A log is one stream of frames (stream, time, length, checksum, raw bytes), made by the runner and never
-rewritten. An offset is a byte position in that framed stream and always lies between two frames. So what one side has
-is simply how far it got, the bytes of the job are kept exactly, and a repeated append needs no bookkeeping: the part
-before the end of the log is already there and is skipped, the rest is new, and an offset beyond the end is a gap and
-refused.
+**Address.** A log is one stream of frames (`wire/frame.py`), and an offset lies between two of them. So the bytes of
+the job are kept exactly, and a repeated append needs no bookkeeping: the part before the end of the log is already
+there and is skipped, the rest is new, and an offset beyond the end is a gap and refused.
 
 **Files.** `ROOT/xx/JOB/` (xx are the last digits of the id: the first ones of a UUIDv7 are the time) holds segments
 named by the offset of their first byte. A full segment is never touched again, so opening a log means looking at its
@@ -24,49 +22,31 @@ import errno
 import fcntl
 import os
 import shutil
-import struct
 import threading
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
 from stoker.core.errors import Conflict, Unavailable, UserError
+from stoker.core.ids import derived
+from stoker.wire.frame import FRAME_BYTES, OVERHEAD, cut_short, frame_end, intact
 
-FRAME_BYTES: Final = 64 * 1024
 APPEND_BYTES: Final = 1024 * 1024
 READ_BYTES: Final = 1024 * 1024
 SEGMENT_BYTES: Final = 8 * 1024 * 1024
 QUOTA_BYTES: Final = 10 * 1024**3
 KNOWN_LOGS: Final = 4096
 
-_HEADER: Final = struct.Struct(">BQI")
-_CHECKSUM: Final = struct.Struct(">I")
-_OVERHEAD: Final = _HEADER.size + _CHECKSUM.size
 _sync = getattr(os, "fdatasync", os.fsync)
 
 
-class Stream(IntEnum):
-    """Where bytes came from. Zero is no stream, so that a hole in a file is no frame."""
-
-    STDOUT = 1
-    STDERR = 2
-    RUNNER = 3
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Bytes of a job in the order they came; `stream` may be a number that only a newer runner knows."""
-
-    stream: int
-    time_us: int
-    data: bytes
+def runner_log(job_id: UUID) -> UUID:
+    """Under which id the log of the job's runner itself is kept."""
+    return derived(job_id, "runner")
 
 
 class LogGap(Conflict):
@@ -204,7 +184,7 @@ class LogStore:
                 good = 0
             if size != good:
                 file.seek(good)
-                good += _intact(memoryview(file.read()))
+                good += intact(memoryview(file.read()))
                 file.truncate(good)
                 # Found is not yet synced: whoever wrote it may have died in between.
                 _sync(file.fileno())
@@ -222,12 +202,12 @@ class LogStore:
                 start = offset - bases[place]
                 if start >= file.seek(0, os.SEEK_END):
                     return b""
-                for size in (limit, FRAME_BYTES + _OVERHEAD):
+                for size in (limit, FRAME_BYTES + OVERHEAD):
                     file.seek(start)
-                    data = file.read(max(size, _OVERHEAD))
-                    if whole := _intact(memoryview(data)):
+                    data = file.read(max(size, OVERHEAD))
+                    if whole := intact(memoryview(data)):
                         return data[:whole]
-            if _cut_short(data):
+            if cut_short(data):
                 return b""
             raise UserError(
                 f"No frame of the log of job {job_id} begins at {offset}.",
@@ -247,60 +227,12 @@ class LogStore:
             self._known.pop(job_id, None)
 
 
-def encode(frame: Frame) -> bytes:
-    """The frame as it is sent and kept."""
-    if not 0 < len(frame.data) <= FRAME_BYTES:
-        raise UserError(f"A frame has 1 to {FRAME_BYTES} bytes, not {len(frame.data)}.")
-    header = _HEADER.pack(frame.stream, frame.time_us, len(frame.data))
-    return header + _CHECKSUM.pack(zlib.crc32(frame.data, zlib.crc32(header))) + frame.data
-
-
-def decode(frames: bytes) -> Iterator[Frame]:
-    """The frames of what `read` returned."""
-    view, at = memoryview(frames), 0
-    while at < len(view):
-        end = _frame_end(view, at)
-        if end is None:
-            raise UserError(f"The bytes at {at} are no whole frame.", code="log_frame")
-        stream, time_us, _ = _HEADER.unpack_from(view, at)
-        yield Frame(stream, time_us, bytes(view[at + _OVERHEAD : end]))
-        at = end
-
-
-def _frame_end(view: memoryview, at: int) -> int | None:
-    """Where the frame at `at` ends, or None when it is cut short or damaged."""
-    if at + _OVERHEAD > len(view):
-        return None
-    stream, _, length = _HEADER.unpack_from(view, at)
-    end = at + _OVERHEAD + length
-    if stream == 0 or not 0 < length <= FRAME_BYTES or end > len(view):
-        return None
-    checksum = zlib.crc32(view[at + _OVERHEAD : end], zlib.crc32(view[at : at + _HEADER.size]))
-    return end if _CHECKSUM.unpack_from(view, at + _HEADER.size) == (checksum,) else None
-
-
-def _intact(view: memoryview) -> int:
-    """How many bytes from the beginning are whole frames."""
-    at = 0
-    while (end := _frame_end(view, at)) is not None:
-        at = end
-    return at
-
-
-def _cut_short(data: bytes) -> bool:
-    """Whether this may be the beginning of a frame that is being written now."""
-    if len(data) < _HEADER.size:
-        return True
-    stream, _, length = _HEADER.unpack_from(data)
-    return bool(stream) and 0 < length <= FRAME_BYTES and _OVERHEAD + length > len(data)
-
-
 def _unwritten(job_id: UUID, frames: bytes, skip: int) -> memoryview:
     """What of the frames lies behind the end of the log."""
     view, at, boundary = memoryview(frames), 0, skip >= len(frames)
     while at < len(view):
         boundary = boundary or at == skip
-        end = _frame_end(view, at)
+        end = frame_end(view, at)
         if end is None:
             raise UserError(f"What was sent for job {job_id} has no whole frame at {at}.", code="log_frame")
         at = end

@@ -12,11 +12,10 @@ _COLUMNS = "id, fence, kind, target, family, attempt, phase, effect, payload, tr
 ADD = Part("outbox_add", """
 INSERT INTO outbox (id, owner, kind, target, family, attempt, phase, effect, payload, made_at, due_at)
 SELECT id, $1, kind, target, family, attempt, phase, effect, payload, $2, $2
-FROM unnest($3::uuid[], $4::text[], $5::uuid[], $6::uuid[], $7::int[], $8::text[], $9::text[], $10::jsonb[])
-  WITH ORDINALITY AS new (id, kind, target, family, attempt, phase, effect, payload, place)
+FROM unnest($3::outbox_row[]) WITH ORDINALITY AS new (id, kind, target, family, attempt, phase, effect, payload, place)
 ORDER BY place
 RETURNING fence
-""", 10, answer="array_agg(fence ORDER BY fence)")  # fmt: skip
+""", 3, answer="array_agg(fence ORDER BY fence)")  # fmt: skip
 
 REMOVE = Part("outbox_remove", """
 DELETE FROM outbox USING unnest($1::uuid[], $2::int8[]) AS done (id, fence)
@@ -80,7 +79,7 @@ class Errand(NamedTuple):
 
 
 def add(bundle: Bundle, owner: int, wishes: Sequence[NewWish], now: float) -> None:
-    bundle.add(ADD, [owner, now, *columns(wishes)])
+    bundle.add(ADD, [owner, now, wishes])
 
 
 def added(answer: Mapping[str, Any], wishes: Sequence[NewWish]) -> list[Errand]:

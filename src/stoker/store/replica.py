@@ -35,6 +35,12 @@ async def bury(tx: Connection, silent_since: float, own_epoch: int) -> list[int]
     return [row["epoch"] for row in await tx.fetch(BURY, silent_since, own_epoch)]
 
 
+async def others(tx: Connection, epoch: int) -> int:
+    """How many other replicas have not been given up."""
+    count: int = await tx.fetchval("SELECT count(*) FROM replica WHERE epoch <> $1", epoch)
+    return count
+
+
 async def leave(tx: Connection, epoch: int) -> None:
     """A replica that stops in good order hands its work back at once."""
     await tx.execute(LEAVE, epoch)

@@ -1,42 +1,31 @@
 """Runs as rows: what never changes is written once, what changes is saved under the run's lock."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from stoker.core import limits
 from stoker.core.errors import NotFound
+from stoker.core.evolve import made
 from stoker.core.ids import RunId
 from stoker.core.policy import Policy
 from stoker.core.reason import JobReason, RunReason
 from stoker.core.run import deadline
 from stoker.core.run_facts import Run, S, Tally
-from stoker.store.bundle import Bundle, Part, columns
+from stoker.store.bundle import Bundle, Part
 from stoker.store.database import Connection, Record
 
-LOCK = """
-SELECT * FROM run WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED
-"""
-
-EXIST = """
-SELECT id FROM run WHERE id = ANY($1::uuid[])
-"""
-
 INSERT = Part("run_insert", """
-INSERT INTO run (id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, state, version,
-                 entered_at, deadline_at, round, replicas, tally, reason, message, cause, exit_code, backoff_step,
-                 resume_at, trigger_at, queued)
-SELECT id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, state, version,
-       entered_at, deadline_at, round, replicas, tally::int[], reason, message, cause, exit_code, backoff_step,
-       resume_at, trigger_at, queued
-FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::jsonb[], $5::jsonb[], $6::float8[], $7::uuid[], $8::int[],
-            $9::text[], $10::int8[], $11::float8[], $12::float8[], $13::int[], $14::int[], $15::text[], $16::text[],
-            $17::text[], $18::text[], $19::int[], $20::int[], $21::float8[], $22::float8[], $23::bool[])
-  AS new (id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, state, version,
-          entered_at, deadline_at, round, replicas, tally, reason, message, cause, exit_code, backoff_step,
-          resume_at, trigger_at, queued)
+INSERT INTO run (id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, whole, priority, state,
+                 version, entered_at, deadline_at, round, replicas, tally, reason, message, cause, exit_code,
+                 backoff_step, resume_at, trigger_at, queued)
+SELECT id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, whole, priority, state,
+       version, entered_at, deadline_at, round, replicas, tally::int[], reason, message, cause, exit_code,
+       backoff_step, resume_at, trigger_at, queued
+FROM unnest($1::run_row[])
 RETURNING 1
-""", 23)  # fmt: skip
+""", 1)  # fmt: skip
 
 SAVE = Part("run_save", """
 UPDATE run
@@ -44,23 +33,17 @@ SET state = new.state, version = new.version, entered_at = new.entered_at, deadl
     round = new.round, replicas = new.replicas, tally = new.tally::int[], reason = new.reason,
     message = new.message, cause = new.cause, exit_code = new.exit_code, backoff_step = new.backoff_step,
     resume_at = new.resume_at, trigger_at = new.trigger_at, queued = new.queued
-FROM unnest($1::uuid[], $2::int8[], $3::text[], $4::int8[], $5::float8[], $6::float8[], $7::int[], $8::int[],
-            $9::text[], $10::text[], $11::text[], $12::text[], $13::int[], $14::int[], $15::float8[], $16::float8[],
-            $17::bool[])
-  AS new (id, was, state, version, entered_at, deadline_at, round, replicas, tally, reason, message, cause,
-          exit_code, backoff_step, resume_at, trigger_at, queued)
+FROM unnest($1::run_row[]) AS new
 WHERE run.id = new.id AND run.version = new.was
 RETURNING 1
-""", 17)  # fmt: skip
+""", 1)  # fmt: skip
 
 DUE = """
 SELECT id FROM run WHERE deadline_at <= $1 ORDER BY deadline_at LIMIT $2
 """
 
-
-async def lock(tx: Connection, ids: Iterable[RunId]) -> dict[RunId, Run]:
-    """Those that are free; one that another commit holds is left out."""
-    return {run.id: run for run in map(read, await tx.fetch(LOCK, list(ids)))}
+_UNCHANGED = (None,) * 9
+"""Written once, when the run is inserted."""
 
 
 async def get(tx: Connection, id: RunId) -> Run:
@@ -70,25 +53,27 @@ async def get(tx: Connection, id: RunId) -> Run:
     return read(row)
 
 
-async def exist(tx: Connection, ids: Iterable[RunId]) -> set[RunId]:
-    return {row["id"] for row in await tx.fetch(EXIST, list(ids))}
+def is_whole(run: Run) -> bool:
+    """Is it small enough that a commit always loads all its jobs?"""
+    return run.policy.size <= limits.WHOLE or run.policy.service
 
 
 def insert(bundle: Bundle, runs: Sequence[Run], resources: Mapping[RunId, str]) -> None:
     """`resources` is what the jobs ask for, as JSON."""
     rows = [
         (run.id, run.project_id, run.name, json.dumps(run.policy.to_json()), resources[run.id], run.submitted_at,
-         run.owner_id, run.owner_attempt, *_changing(run))
+         run.owner_id, run.owner_attempt, is_whole(run), run.policy.priority, None,
+         *_changing(run))
         # In one order everywhere: two replicas that insert the same names must not wait for each other.
         for run in sorted(runs, key=lambda run: run.name)
     ]  # fmt: skip
-    bundle.add(INSERT, columns(rows))
+    bundle.add(INSERT, [rows])
 
 
 def save(bundle: Bundle, runs: Sequence[tuple[int, Run]]) -> None:
     """Each with the version it was loaded with."""
-    rows = [(run.id, was, *_changing(run)) for was, run in runs]
-    bundle.add(SAVE, columns(rows), expected=len(rows))
+    rows = [(run.id, *_UNCHANGED, was, *_changing(run)) for was, run in runs]
+    bundle.add(SAVE, [rows], expected=len(rows))
 
 
 def _changing(run: Run) -> tuple[Any, ...]:
@@ -99,15 +84,20 @@ def _changing(run: Run) -> tuple[Any, ...]:
 
 
 def read(row: Record) -> Run:
-    return Run(
-        id=row["id"], project_id=row["project_id"], name=row["name"], policy=policy_of(row["policy"]),
-        submitted_at=row["submitted_at"], state=S(row["state"]), version=row["version"],
-        entered_at=row["entered_at"], round=row["round"], replicas=row["replicas"], tally=_unpacked(row["tally"]),
-        reason=RunReason(row["reason"]) if row["reason"] else None, message=row["message"],
-        cause=JobReason(row["cause"]) if row["cause"] else None, exit_code=row["exit_code"],
-        backoff_step=row["backoff_step"], resume_at=row["resume_at"], trigger_at=row["trigger_at"],
-        queued=row["queued"], owner_id=row["owner_id"], owner_attempt=row["owner_attempt"],
-    )  # fmt: skip
+    fields = dict(row)
+    del fields["deadline_at"], fields["resources"], fields["whole"], fields["priority"]
+    fields["policy"] = policy_of(fields["policy"])
+    fields["state"] = _STATES[fields["state"]]
+    fields["attempt"] = 0
+    fields["tally"] = _unpacked(fields["tally"])
+    fields["reason"] = _REASONS[fields["reason"]]
+    fields["cause"] = _CAUSES[fields["cause"]]
+    return made(Run, fields)
+
+
+_STATES: dict[str, S] = {one.value: one for one in S}
+_REASONS: dict[str | None, RunReason | None] = {None: None} | {one.value: one for one in RunReason}
+_CAUSES: dict[str | None, JobReason | None] = {None: None} | {one.value: one for one in JobReason}
 
 
 @lru_cache(maxsize=1024)

@@ -1,1 +1,1 @@
-"""Models that cross a process border. Empty until the server has an API."""
+"""Models that cross a process border, and the configurations that people write."""

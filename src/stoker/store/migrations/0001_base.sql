@@ -8,9 +8,13 @@ CREATE TABLE run (
     name          text NOT NULL,
     policy        jsonb NOT NULL,
     resources     jsonb NOT NULL,
+    -- Of the policy, once more: the queue is sorted by it.
+    priority      integer NOT NULL,
     submitted_at  double precision NOT NULL,
     owner_id      uuid,
     owner_attempt integer NOT NULL DEFAULT 0,
+    -- Small enough that a commit always loads all its jobs.
+    whole         boolean NOT NULL,
     state         text NOT NULL CHECK (
         state IN ('PENDING', 'SUBMITTED', 'PROVISIONING', 'RUNNING', 'TERMINATING', 'TERMINATED', 'FAILED', 'DONE')
     ),
@@ -76,7 +80,11 @@ CREATE TABLE job (
 
 CREATE UNIQUE INDEX job_latest ON job (run_id, replica, node) WHERE latest;
 CREATE INDEX job_unfinished ON job (run_id) WHERE state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED');
-CREATE INDEX job_waiting ON job (submitted_at) WHERE state = 'SUBMITTED' AND latest AND instance_id IS NULL;
+CREATE INDEX job_waiting ON job (run_id, replica, submitted_at)
+    WHERE state = 'SUBMITTED' AND latest AND instance_id IS NULL;
+CREATE INDEX job_holding_up ON job (run_id, replica)
+    WHERE NOT latest AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+       OR latest AND state = 'SUBMITTED' AND ready_at IS NOT NULL;
 CREATE INDEX job_instance ON job (instance_id)
     WHERE instance_id IS NOT NULL AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED');
 CREATE INDEX job_deadline ON job (deadline_at) WHERE deadline_at IS NOT NULL;
@@ -158,3 +166,37 @@ CREATE TABLE outbox (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 
 CREATE INDEX outbox_owner ON outbox (owner, due_at);
+
+-- Rows as a batch writes them: one array of these carries many rows in one parameter. `was` is the version that the
+-- row was loaded with. They are types of their own, so that a column added to a table does not stop older replicas.
+CREATE TYPE run_row AS (
+    id uuid, project_id uuid, name text, policy jsonb, resources jsonb, submitted_at double precision, owner_id uuid,
+    owner_attempt integer, whole boolean, priority integer, was bigint, state text, version bigint, entered_at double precision,
+    deadline_at double precision, round integer, replicas integer, tally text, reason text, message text, cause text,
+    exit_code integer, backoff_step integer, resume_at double precision, trigger_at double precision, queued boolean
+);
+
+CREATE TYPE job_row AS (
+    id uuid, run_id uuid, replica integer, node integer, attempt integer, round integer, submitted_at double precision,
+    was bigint, latest boolean, ready_at double precision, state text, version bigint, entered_at double precision,
+    deadline_at double precision, instance_id uuid, blocks text, owned boolean, shim boolean,
+    running_at double precision, unreachable_since double precision, reason text, message text, exit_code integer,
+    exit_signal integer, fate text, tries integer, failing_since double precision, streak integer, cleanup text,
+    exited boolean, gone boolean, remove_at double precision
+);
+
+CREATE TYPE instance_row AS (
+    id uuid, fleet_id uuid, backend text, capacity jsonb, blocks integer, owned boolean, shim boolean,
+    provisioning_limit_s double precision, price double precision, spot boolean, was bigint, state text,
+    version bigint, entered_at double precision, deadline_at double precision, held jsonb, handle text,
+    unreachable_since double precision, health text, cordoned boolean, drain_at double precision,
+    destroy_at double precision, message text
+);
+
+CREATE TYPE journal_row AS (
+    kind text, id uuid, family uuid, event text, source text, target text, note text, by text
+);
+
+CREATE TYPE outbox_row AS (
+    id uuid, kind text, target uuid, family uuid, attempt integer, phase text, effect text, payload jsonb
+);

@@ -1,0 +1,204 @@
+"""`stoker apply` and `stoker run`: from what a person wants to a run, and its log on the screen."""
+
+import os
+import shlex
+import sys
+import uuid
+from typing import Any, NoReturn
+
+import click
+
+from stoker.cli import screen
+from stoker.cli.attach import Attached, Interrupts, conclude
+from stoker.cli.command import F, Session, command, json_option, pass_session
+from stoker.cli.printer import Printer
+from stoker.cli.run import confirm
+from stoker.client import run as runs
+from stoker.client.client import Json
+from stoker.client.configuration import explained, filled, read, unset
+from stoker.core.errors import Conflict, UserError
+from stoker.core.limits import MOST_FILE_BYTES
+
+MOST_SHOWN = 8
+"""Lines of commands in a plan; a file of a hundred is not shown again."""
+REFUSED = ("configuration", "invalid", "yaml")
+"""What the server says of a configuration that it does not understand."""
+
+
+def run_options(function: F) -> F:
+    for option in (
+        click.option("-d", "--detach", is_flag=True, help="Do not wait for its end; print its name."),
+        click.option("--timestamps", "-t", is_flag=True, help="Put the time before each line of the log."),
+        json_option,
+    ):
+        function = option(function)
+    return function
+
+
+@command(
+    "apply",
+    short_help="Run what a configuration file describes.",
+    example="""
+    stoker apply -f examples/hello.yaml
+    stoker apply -f train.yaml -y -d          # no question, in the background
+    stoker apply -f train.yaml --dry-run      # what would happen
+    make-task | stoker apply -y -f -          # YAML or JSON from a program
+    """,
+)
+@click.option("-f", "--file", metavar="FILE", required=True, help="YAML or JSON; - reads stdin.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-n", "--name", metavar="NAME", help="Instead of the name in the file.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen, and do nothing.")
+@run_options
+@pass_session
+def apply(
+    session: Session,
+    file: str,
+    yes: bool,
+    name: str | None,
+    dry_run: bool,
+    detach: bool,
+    timestamps: bool,
+    as_json: bool,
+) -> None:
+    """Run what a configuration file describes.
+
+    Shows what would happen and asks, then follows the log. The exit code is the job's own when it failed by itself;
+    else 0 done, 100 failed, 101 left before its end, 102 not found, 103 stopped. Ctrl-C asks whether to leave it
+    running or to stop it.
+    """
+    text, where = _text(file), "stdin" if file == "-" else file
+    configuration = read(text, where, os.environ) | ({"name": name} if name else {})
+    try:
+        plan = runs.plan(session.client, configuration)
+    except UserError as error:
+        if error.code not in REFUSED:
+            raise
+        raise explained(text, where, os.environ) or error from None
+    if not as_json:
+        _show_plan(plan, configuration)
+    elif dry_run:
+        screen.show_json(plan)
+    if dry_run:
+        return
+    if plan["action"] == "refuse":
+        name = plan["name"]
+        hint = f"`stoker stop {name}` ends it; `stoker logs -f {name}` shows what it does."
+        raise Conflict(plan["sentence"], hint=hint)
+    useless = plan["action"] == "fail"
+    confirm("Submit it anyway?" if useless else "Run it?", yes, default=not useless)
+    submit(session, configuration, plan["expected"], detach=detach, timestamps=timestamps, as_json=as_json)
+
+
+@command(
+    "run",
+    short_help="Run a command.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    example="""
+    stoker run -- python -c 'print(6 * 7)'
+    stoker run 'echo $STOKER_RUN_NAME | rev'        # one argument is a line for the shell
+    stoker run --name train --gpu 1 -e HF_TOKEN -C . -d -- python train.py
+    """,
+)
+@click.option("-n", "--name", metavar="NAME", help="One is made up unless you say.")
+@click.option("-e", "--env", metavar="NAME[=VALUE]", multiple=True, help="Without a value it takes yours.")
+@click.option("-C", "--working-dir", metavar="DIR", help="Where it runs; else in a directory of its own.")
+@click.option("--cpu", metavar="N", help="CPUs, at least.")
+@click.option("--memory", metavar="SIZE", help="At least, e.g. 8GB.")
+@click.option("--gpu", metavar="GPU", help="E.g. 1, A100:2, 24GB..")
+@click.option("--shell", metavar="SHELL", help="sh unless you say.")
+@click.option("--tty", is_flag=True, help="Give it a terminal: progress bars, colours.")
+@click.option("--priority", metavar="N", type=int, help="0 to 100; higher is placed first.")
+@click.option("--max-duration", metavar="TIME", help="Stop it after so long, e.g. 2h.")
+@click.option("--fail-fast", is_flag=True, help="Fail rather than wait when there is no room.")
+@click.option("-y", "--yes", is_flag=True, hidden=True, help="It does not ask anyway.")
+@run_options
+@click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@pass_session
+def run(
+    session: Session,
+    /,
+    words: tuple[str, ...],
+    yes: bool,
+    fail_fast: bool,
+    detach: bool,
+    timestamps: bool,
+    as_json: bool,
+    env: tuple[str, ...],
+    working_dir: str | None,
+    **said: Any,
+) -> None:
+    """Run a command. Like `apply` without a file, and without a question.
+
+    Several words are a program and its arguments; a single one is a line for the shell.
+    """
+    resources = {key: said.pop(key) for key in ("cpu", "memory", "gpu")}
+    asked = {
+        **said,
+        "type": "task",
+        "commands": [words[0] if len(words) == 1 else shlex.join(words)],
+        "env": _env(env),
+        "working_dir": os.path.abspath(working_dir) if working_dir else None,
+        "tty": said["tty"] or None,
+        "resources": {key: value for key, value in resources.items() if value is not None} or None,
+        "on_no_capacity": "fail" if fail_fast else None,
+    }
+    configuration = {key: value for key, value in asked.items() if value is not None}
+    submit(session, configuration, None, detach=detach, timestamps=timestamps, as_json=as_json)
+
+
+def _env(said: tuple[str, ...]) -> list[str] | None:
+    try:
+        return filled(list(said), os.environ) if said else None
+    except KeyError as missing:
+        raise unset(str(missing.args[0])) from None
+
+
+def _text(file: str) -> bytes:
+    try:
+        if file == "-":
+            return sys.stdin.buffer.read(MOST_FILE_BYTES + 1)
+        with open(file, "rb") as opened:
+            return opened.read(MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from None
+
+
+def _show_plan(plan: Json, configuration: Json) -> None:
+    commands = configuration["commands"]
+    lines = [line for each in commands for line in str(each).splitlines()]
+    more = [f"  … and {len(lines) - MOST_SHOWN} more lines"] if len(lines) > MOST_SHOWN else []
+    title = screen.paint(plan["name"] or "A task", "", sys.stderr, bold=True)
+    screen.note("\n".join([f"{title}: {plan['sentence']}", *(f"  {line}" for line in lines[:MOST_SHOWN]), *more]))
+
+
+def submit(
+    session: Session, configuration: Json, expected: Json | None, *, detach: bool, timestamps: bool, as_json: bool
+) -> None:
+    """One key for all the tries, so that however often it is sent there is one run."""
+    key = str(uuid.uuid4())
+    if not detach:
+        _attend(session, configuration, expected, key, timestamps, as_json)
+    submitted = runs.submit(session.client, configuration, expected=expected, key=key)
+    if as_json:
+        screen.show_json(submitted)
+    else:
+        screen.out(submitted["name"])
+        screen.note(f"`stoker logs -f {submitted['name']}` shows its log.")
+
+
+def _attend(
+    session: Session, configuration: Json, expected: Json | None, key: str, timestamps: bool, as_json: bool
+) -> NoReturn:
+    with Interrupts() as interrupts:
+        submitted = runs.submit(session.client, configuration, expected=expected, key=key)
+        if not as_json:
+            screen.note(f"{submitted['name']} is submitted. Ctrl-C leaves or stops it.")
+        printer = None if as_json else Printer(timestamps=timestamps)
+        attached = Attached(session.client, submitted, printer, interrupts)
+        code = attached.attend()
+    if as_json:
+        screen.show_json(attached.run)
+    else:
+        conclude(attached, session.now())
+    raise click.exceptions.Exit(code)

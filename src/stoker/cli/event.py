@@ -1,0 +1,51 @@
+"""`stoker events`: the story of a run."""
+
+import json
+
+import click
+
+from stoker.cli import moment, screen
+from stoker.cli.command import Session, command, json_option, pass_session, run_argument, suggesting
+from stoker.client.client import Json
+
+
+@command(
+    "events",
+    short_help="Tell what happened to a run.",
+    example="""
+    stoker events train-1
+    stoker events -f train-1
+    stoker events train-1 --json | jq -r '.[].event'
+    """,
+)
+@run_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on telling until the run has finished, or Ctrl-C.")
+@json_option
+@pass_session
+def events(session: Session, run: str, follow: bool, as_json: bool) -> None:
+    """Tell what happened to a run and its jobs, oldest first, with who and why."""
+    from stoker.client import event
+
+    with suggesting(session, run):
+        told = event.story(session.client, run)
+        if not follow:
+            if as_json:
+                screen.show_json_list(told)
+            else:
+                _show(list(told))
+            return
+        for one in event.follow(session.client, run):
+            screen.out(json.dumps(one, ensure_ascii=False) if as_json else "  ".join(filter(None, _row(one))))
+
+
+def _show(told: list[Json]) -> None:
+    if told:
+        screen.out(screen.table(("TIME", "WHAT", "EVENT", "STATUS", "BY", "MESSAGE"), [_row(one) for one in told]))
+    else:
+        screen.note("Nothing is known of it any more.")
+
+
+def _row(one: Json) -> tuple[str, ...]:
+    source, target = one["source"] or "", one["target"]
+    moved = f"{source} → {target}" if source and source != target else target
+    return (moment.clock(one["at"]), one["kind"], one["event"], moved, one["by"], one["message"])

@@ -1,0 +1,78 @@
+"""Times as people say them."""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from stoker.core.errors import UserError
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?[smhdw])+")
+
+
+def parse(text: str) -> float:
+    """An RFC 3339 time of the server as Unix seconds."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+def span(seconds: float) -> str:
+    """About how long: `0.4s`, `42s`, `3m 5s`, `2h 10m`, `4d 3h`."""
+    if seconds < 0:
+        return "0s"
+    if seconds < 10:
+        return f"{seconds:.1f}".removesuffix(".0") + "s"
+    whole = round(seconds)
+    for large, small, limit in (("m", "s", 3600), ("h", "m", 86400), ("d", "h", 1 << 62)):
+        if whole < 60:
+            return f"{whole}s"
+        if whole < limit:
+            many, rest = divmod(whole, _UNITS[large])
+            rest //= _UNITS[small]
+            return f"{many}{large} {rest}{small}" if rest else f"{many}{large}"
+    return f"{whole}s"
+
+
+def ago(text: str | None, now: float) -> str:
+    """`2m ago`, of one unit: a list is looked at, not calculated with."""
+    if not text:
+        return ""
+    seconds = max(0, int(now - parse(text)))
+    for unit, limit in (("s", 60), ("m", 3600), ("h", 86400), ("d", 1 << 62)):
+        if seconds < limit:
+            return f"{seconds // _UNITS[unit]}{unit} ago" if seconds else "now"
+    return ""
+
+
+def clock(text: str | None) -> str:
+    """In the reader's own time zone."""
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S") if text else ""
+
+
+def seconds_of(text: str) -> float:
+    """A length of time that a person typed: `90`, `90s`, `1h30m`."""
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    if not _SPAN.fullmatch(text):
+        raise UserError(f"{text!r} is no length of time.", hint="For example: 30s, 10m, 1h30m, 2d.")
+    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhdw])", text))
+
+
+def since(text: str, now: float) -> float:
+    """A moment that a person typed: how long ago, or a time."""
+    try:
+        return now - seconds_of(text)
+    except UserError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(
+            f"{text!r} is neither a length of time nor a moment.", hint="For example: 10m, or 2026-05-01T12:00:00Z."
+        ) from None
+    return moment.timestamp()
+
+
+def stamp(time_us: int) -> str:
+    """Of a line in a log; always of the same length."""
+    moment = datetime.fromtimestamp(time_us // 1_000_000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_us % 1_000_000:06}Z"

@@ -1,0 +1,32 @@
+"""The journal: what happened, oldest first, and what happens now."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from stoker.client.client import Client, Json, Unreachable
+from stoker.client.stream import SILENCE_S, events
+from stoker.core.errors import Unavailable
+
+PAUSE_S: Final = 1.0
+
+
+def story(client: Client, run: str) -> Iterator[Json]:
+    return client.items(client.at("runs", run, "events"))
+
+
+def follow(client: Client, run: str) -> Iterator[Json]:
+    """The whole story and then what happens, until the server says that it is over; each event once."""
+    last = "0"
+    while True:
+        query = {"after": last}
+        try:
+            for said in events(client.stream(client.at("runs", run, "events", "follow"), query, silence_s=SILENCE_S)):
+                if said.event == "end":
+                    return
+                last = said.id or last
+                yield json.loads(said.data)
+            raise Unreachable("The server closed the stream of events.")
+        except Unavailable:
+            time.sleep(PAUSE_S)

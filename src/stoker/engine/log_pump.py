@@ -1,0 +1,70 @@
+"""Brings logs from the hosts into the log store: while they are written, and to their last byte before a task goes.
+
+While a job runs its runner is asked, and may forget what lies before an offset that was asked for; once it has ended,
+its shim has the rest on disk.
+A log has one pump at a time in a replica; two replicas that pump the same one do no harm, since an append that is
+already there is skipped.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
+
+from stoker.core.errors import UserError
+from stoker.core.ids import InstanceId, JobId
+from stoker.engine.agent import Agents, Readers, Shim
+from stoker.store.log import LogGap, LogStore, runner_log
+from stoker.wire.frame import Piece
+
+_Pull = Callable[[int], Awaitable[Piece]]
+
+
+class LogPump:
+    def __init__(self, agents: Agents, logs: LogStore, readers: Readers) -> None:
+        self._agents, self._logs, self._readers = agents, logs, readers
+        self._turns: WeakValueDictionary[JobId, asyncio.Lock] = WeakValueDictionary()
+
+    async def drain(self, instance_id: InstanceId, job_id: JobId, socket: str) -> None:
+        """What the runner has until now."""
+        runner = self._agents.runner(instance_id, job_id, socket)
+        await self._pump(job_id, lambda offset: runner.pull(offset, 0.0))
+
+    async def collect(self, shim: Shim, job_id: JobId) -> None:
+        """Everything that a task left behind when it ended, and what its runner had to say of itself."""
+        await asyncio.gather(
+            self._pump(job_id, lambda offset: shim.log(job_id, offset, own=False)),
+            self._pump(JobId(runner_log(job_id)), lambda offset: shim.log(job_id, offset, own=True)),
+        )
+
+    async def follow(
+        self, instance_id: InstanceId, job_id: JobId, socket: str, wait_s: float, wanted: Callable[[], bool]
+    ) -> None:
+        """As it is written, until it is complete or nobody wants it any more."""
+        runner = self._agents.runner(instance_id, job_id, socket)
+        await self._pump(job_id, lambda offset: runner.pull(offset, wait_s), wanted)
+
+    async def _pump(self, job_id: JobId, pull: _Pull, wanted: Callable[[], bool] = lambda: False) -> None:
+        turn = self._turns.get(job_id)
+        if turn is None:
+            turn = self._turns[job_id] = asyncio.Lock()
+        async with turn:
+            offset = await self._logs.end(job_id)
+            while True:
+                piece = await pull(offset)
+                if piece.frames:
+                    try:
+                        offset = await self._logs.append(job_id, offset, piece.frames)
+                    except LogGap as gap:
+                        offset = gap.end
+                        continue
+                    except UserError as error:
+                        if error.code != "log_quota":
+                            raise
+                        # What was kept stays. The rest is not wanted, and the task must be able to go.
+                        return
+                    self._readers.wrote(job_id)
+                if piece.complete and offset >= piece.next_offset:
+                    self._readers.wrote(job_id)
+                    return
+                if not piece.frames and not wanted():
+                    return

@@ -1,0 +1,31 @@
+"""What an agent's word means for a job: pure, so that the simulation decides as the server does."""
+
+from stoker.core.job_facts import AgentFailed, Exited
+from stoker.core.reason import JobReason
+from stoker.core.shim_task import S
+from stoker.wire.runner import Failure, Result
+from stoker.wire.shim import TaskInfo
+
+_FAILURES = {Failure.EXECUTOR: JobReason.EXECUTOR_ERROR, Failure.LOG_QUOTA: JobReason.LOG_QUOTA_EXCEEDED}
+
+
+def end_of(task: TaskInfo, attempt: int) -> Exited | AgentFailed | None:
+    """How the job ended, as far as this task knows; None while it has not.
+
+    What the runner wrote down beats what the shim saw: the shim sees only that the runner is gone.
+    """
+    if task.result is not None:
+        return _of_result(task.result, attempt)
+    if task.state is not S.TERMINATED and not (task.ending and task.reason is not None):
+        return None
+    reason = task.reason or JobReason.EXECUTOR_ERROR
+    if reason in (JobReason.DONE_BY_RUNNER, JobReason.CONTAINER_EXITED_WITH_ERROR):
+        # The runner left without a word on how the commands ended.
+        reason = JobReason.EXECUTOR_ERROR
+    return AgentFailed(reason, task.message, attempt=attempt)
+
+
+def _of_result(result: Result, attempt: int) -> Exited | AgentFailed:
+    if result.failure is not None:
+        return AgentFailed(_FAILURES[result.failure], result.message, attempt=attempt)
+    return Exited(result.exit_code, result.signal, result.oom, result.setup, attempt=attempt)

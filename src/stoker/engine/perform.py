@@ -1,0 +1,158 @@
+"""Performers of what a job wishes of its host: each safe to run twice, each result the next fact.
+
+The agents refuse an order that is older than one they have seen for the same task. Then the wish has an heir, whose
+performer says what came of it, and this one has nothing to say.
+"""
+
+from collections import OrderedDict
+from typing import Protocol
+from uuid import UUID
+
+from stoker.core.errors import Conflict, NotFound, StokerError, Unavailable
+from stoker.core.ids import InstanceId, JobId, RunId
+from stoker.core.job_facts import (
+    AgentFailed,
+    AskStop,
+    CleanedUp,
+    Cleanup,
+    DetachVolumes,
+    RemoveTask,
+    RunnerAccepted,
+    StartTask,
+    SubmitJob,
+    TaskAccepted,
+    Unregister,
+)
+from stoker.core.machine import Effect, Event
+from stoker.core.reason import JobReason
+from stoker.core.shim_task import S
+from stoker.engine.agent import Agents, Shim
+from stoker.engine.change import Change, of_job
+from stoker.engine.errand import Performer
+from stoker.engine.log_pump import LogPump
+from stoker.store.outbox import Errand
+from stoker.wire.runner import JobOrder, Stop
+from stoker.wire.shim import TaskOrder, Terminate
+
+FENCED = "fenced"
+REMEMBERED = 1024
+TERMINATION_S = 5.0
+"""How long one call waits for a task to end; then the errand is tried again."""
+
+
+class Orders(Protocol):
+    """What is to be run, and where; read when the errand is performed, so it is as fresh as can be."""
+
+    async def place(self, job_id: JobId) -> InstanceId: ...
+
+    async def task(self, errand: Errand) -> TaskOrder: ...
+
+    async def job(self, errand: Errand) -> JobOrder: ...
+
+
+class JobPerformers:
+    def __init__(self, agents: Agents, orders: Orders, pump: LogPump) -> None:
+        self._agents, self._orders, self._pump = agents, orders, pump
+        self._sockets: OrderedDict[UUID, str] = OrderedDict()
+        """Of runners that have just started, so that nobody is asked twice."""
+
+    def performers(self) -> dict[type[Effect], Performer]:
+        return {
+            StartTask: self.start_task,
+            SubmitJob: self.submit_job,
+            AskStop: self.ask_stop,
+            RemoveTask: self.remove_task,
+            Unregister: self.unregister,
+            DetachVolumes: self.detach_volumes,
+        }
+
+    async def start_task(self, errand: Errand, effect: StartTask) -> Change:
+        shim = await self._shim(errand)
+        try:
+            task = await shim.submit(await self._orders.task(errand))
+        except StokerError as error:
+            return _refused(errand, error)
+        if task.state is S.RUNNING:
+            self._remember(errand.target, task.socket)
+        return _said(errand, TaskAccepted(attempt=errand.attempt))
+
+    async def submit_job(self, errand: Errand, effect: SubmitJob) -> Change:
+        place, order = await self._place(errand), await self._orders.job(errand)
+        try:
+            socket = self._sockets.pop(errand.target, "") or await self._socket(place, errand)
+            await self._agents.runner(place, JobId(errand.target), socket).run(order)
+        except NotFound:
+            return _said(
+                errand, AgentFailed(JobReason.EXECUTOR_ERROR, "the host lost the task", attempt=errand.attempt)
+            )
+        except StokerError as error:
+            return _refused(errand, error)
+        return _said(errand, RunnerAccepted(attempt=errand.attempt))
+
+    async def ask_stop(self, errand: Errand, effect: AskStop) -> Change:
+        """Its end is news of its own, told by whoever watches the host."""
+        shim = await self._shim(errand)
+        try:
+            task = await shim.task(errand.target)
+            if task.result is None and task.state is S.RUNNING:
+                runner = self._agents.runner(await self._place(errand), JobId(errand.target), task.socket)
+                await runner.stop(Stop(fence=errand.fence))
+        except NotFound:
+            return Change()
+        except StokerError as error:
+            return _refused(errand, error)
+        return Change()
+
+    async def remove_task(self, errand: Errand, effect: RemoveTask) -> Change:
+        """The task is ended first, then its logs are read to their end, and only then is anything forgotten."""
+        shim = await self._shim(errand)
+        try:
+            await self._end(shim, errand)
+            await shim.remove(errand.target, errand.fence)
+        except StokerError as error:
+            return _refused(errand, error)
+        return _said(errand, CleanedUp(Cleanup.REMOVE, attempt=errand.attempt))
+
+    async def unregister(self, errand: Errand, effect: Unregister) -> Change:
+        return _said(errand, CleanedUp(Cleanup.UNREGISTER, attempt=errand.attempt))
+
+    async def detach_volumes(self, errand: Errand, effect: DetachVolumes) -> Change:
+        return _said(errand, CleanedUp(Cleanup.DETACH, attempt=errand.attempt))
+
+    async def _socket(self, place: InstanceId, errand: Errand) -> str:
+        task = await (await self._agents.shim(place)).task(errand.target)
+        if task.state is not S.RUNNING:
+            # News of its end, if that is why, comes from whoever watches the host.
+            raise Unavailable("The runner has not started yet.", retry_after_s=0.05)
+        return task.socket
+
+    def _remember(self, id: UUID, socket: str) -> None:
+        self._sockets[id] = socket
+        while len(self._sockets) > REMEMBERED:
+            self._sockets.popitem(last=False)
+
+    async def _end(self, shim: Shim, errand: Errand) -> None:
+        try:
+            task = await shim.terminate(errand.target, Terminate(fence=errand.fence), TERMINATION_S)
+        except NotFound:
+            return
+        if task.state is not S.TERMINATED:
+            raise Unavailable(task.cleanup_error or "The task is still ending.", retry_after_s=0.1)
+        await self._pump.collect(shim, JobId(errand.target))
+
+    async def _shim(self, errand: Errand) -> Shim:
+        return await self._agents.shim(await self._place(errand))
+
+    async def _place(self, errand: Errand) -> InstanceId:
+        return await self._orders.place(JobId(errand.target))
+
+
+def _refused(errand: Errand, error: StokerError) -> Change:
+    """An order that somebody's later one overtook is nobody's any more; whatever else went wrong is tried again."""
+    if isinstance(error, Conflict) and error.code == FENCED:
+        return Change()
+    raise error
+
+
+def _said(errand: Errand, event: Event) -> Change:
+    return Change(facts=(of_job(JobId(errand.target), RunId(errand.family), event),))

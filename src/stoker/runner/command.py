@@ -1,0 +1,92 @@
+"""What is started for an order: the script, the arguments, the environment. Nothing is started here."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Final
+
+from stoker.core.errors import UserError
+from stoker.runner.limits import SCRIPT_BYTES
+from stoker.runner.reaper import JOB_VARIABLE
+from stoker.wire.runner import Assignment, JobOrder
+
+SEARCH_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_STOPS_AT_FAILURE: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh"})
+"""Shells that know `-e`."""
+_OF_THE_HOST: Final = ("LANG", "LC_ALL", "TZ")
+"""All that a job inherits from the agent: what else stands there was meant for the agent, or is secret."""
+
+
+def check_order(order: JobOrder) -> None:
+    """Refuses what no kernel would start, before anything is promised."""
+    for name, commands in (("setup", order.setup), ("commands", order.commands)):
+        size = len(script(commands).encode())
+        if size > SCRIPT_BYTES:
+            raise UserError(
+                f"{name}: all commands together have {size} bytes; at most {SCRIPT_BYTES} can be started.",
+                hint="Put them into a file and run that.",
+                code="too_long",
+            )
+    for name, value in order.env.items():
+        if len(f"{name}={value}".encode()) > SCRIPT_BYTES:
+            raise UserError(
+                f"env: the value of {name} is too long; at most {SCRIPT_BYTES} bytes can be passed.", code="too_long"
+            )
+
+
+def script(commands: Sequence[str]) -> str:
+    return "\n".join(commands)
+
+
+def arguments(shell: str, commands: Sequence[str]) -> list[str]:
+    """One shell for all the commands of a list, so that `cd` and variables last, and the first failure ends it."""
+    stop = ["-e"] if PurePath(shell).name in _STOPS_AT_FAILURE else []
+    return [shell, *stop, "-c", script(commands)]
+
+
+def environment(order: JobOrder, assignment: Assignment, work: Path, host: Mapping[str, str]) -> dict[str, str]:
+    """The job's own variables win over defaults, and ours win over the job's."""
+    # Programs that ask for the name of a user who has none in the host's list would fail.
+    user = host.get("USER", "stoker") if assignment.uid is None else f"stoker-{assignment.uid}"
+    defaults = {name: host[name] for name in _OF_THE_HOST if name in host}
+    defaults |= {
+        "PATH": SEARCH_PATH,
+        "HOME": str(work),
+        "USER": user,
+        "LOGNAME": user,
+        "SHELL": order.shell,
+        "PYTHONUNBUFFERED": "1",
+        **({"TERM": "xterm-256color"} if order.tty else {}),
+        **_devices(assignment),
+    }
+    return defaults | order.env | _stoker(order)
+
+
+def _devices(assignment: Assignment) -> dict[str, str]:
+    """A job sees the GPUs that it was given; without any it sees none, or it would take those of its neighbours."""
+    devices = assignment.gpu_ids or tuple(map(str, assignment.gpu_indices))
+    return {"CUDA_VISIBLE_DEVICES": ",".join(devices), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def _stoker(order: JobOrder) -> dict[str, str]:
+    return {
+        "STOKER_RUN_ID": str(order.run_id),
+        "STOKER_RUN_NAME": order.run_name,
+        JOB_VARIABLE: str(order.job_id),
+        "STOKER_SUBMISSION": str(order.submission),
+        "STOKER_PROJECT": order.project,
+        "STOKER_REPLICA": str(order.replica),
+        "STOKER_NODE_RANK": str(order.node_rank),
+        "STOKER_NODES_NUM": str(order.nodes_num),
+        "STOKER_NODES_IPS": "\n".join(order.nodes_ips),
+        "STOKER_MASTER_NODE_IP": order.nodes_ips[0] if order.nodes_ips else "",
+        "STOKER_GPUS_PER_NODE": str(order.gpus_per_node),
+        "STOKER_GPUS_NUM": str(order.gpus_per_node * order.nodes_num),
+    }
+
+
+def find_shell(shell: str, search_path: str) -> bool:
+    """Whether there is such a program."""
+    if os.sep in shell:
+        return os.access(shell, os.X_OK)
+    return any(os.access(os.path.join(place, shell), os.X_OK) for place in search_path.split(":"))

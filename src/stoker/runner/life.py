@@ -1,0 +1,323 @@
+"""The life of a runner, from top to bottom: wait for the order, for the code, run, serve the log, leave.
+
+`live` is that life; everything else here is what others tell it meanwhile. A runner runs one job once. What it has
+promised is on disk before it says so: the order, and later the result. One that finds either of them when it starts
+never runs the commands again: it cannot know how far somebody else came.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from stoker.core.errors import Conflict, Unavailable
+from stoker.runner.code import unpack
+from stoker.runner.command import check_order
+from stoker.runner.job import STOPPED, Ending, Job, user_of
+from stoker.runner.limits import (
+    JOB_WAIT_S,
+    LAST_READERS_WAIT_S,
+    MESSAGE_CHARS,
+    MOST_LIVE_READERS,
+    ORDER_PATIENCE_S,
+    PLACE_LOOK_S,
+    READERS_WAIT_S,
+    RESERVE_BYTES,
+    START_WAIT_S,
+)
+from stoker.runner.place import Place, hold_space, write_file
+from stoker.runner.reaper import Reaper, kill_leftovers
+from stoker.runner.spool import OwnLog, Spool, persist
+from stoker.runner.version import VERSION
+from stoker.wire.runner import Assignment, Failure, Health, JobOrder, Result, RunnerState, Stop
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Life:
+    """Of one runner. Its methods are called by the HTTP edge and by signals, and only tell `live` what is new."""
+
+    def __init__(self, place: Place, assignment: Assignment, spool: Spool, own: OwnLog, reaper: Reaper) -> None:
+        self._place, self._assignment = place, assignment
+        self.spool, self.own, self._reaper = spool, own, reaper
+        self.state = RunnerState.WAIT_SUBMIT
+        self.result = _found(place.result, Result)
+        self._left_behind = _found(place.order, JobOrder) if self.result is None else None
+        self._order = _found(place.order, JobOrder)
+        self._fence = self._order.fence if self._order else None
+        self._job: Job | None = None
+        self._code_here = self._start_wanted = self._stop_wanted = self._leaving = False
+        self._stop_sentence = ""
+        self._log_pulled = self._own_pulled = False
+        self._readers: dict[object, int] = {}
+        self._turn = asyncio.Lock()
+        self._moved = asyncio.Event()
+        self._heard_at = _clock()
+
+    # From the beginning to the end.
+
+    async def live(self) -> None:
+        if self.result is None:
+            ending = await self._until_ended()
+            if ending is None:
+                return
+            await self._conclude(ending)
+        self.spool.finish()
+        self._go(RunnerState.SERVE_LOGS)
+        self.own.spool.finish()
+        await self._until_read()
+
+    async def _until_ended(self) -> Ending | None:
+        """None when there never was a job."""
+        if self._left_behind is not None:
+            killed = await asyncio.to_thread(kill_leftovers, self._left_behind.job_id, self._assignment.cgroups)
+            self.own.say(f"found an order and no result: its runner died; killed {killed} processes of the job")
+            message = "The runner died while it had this job; the commands are not run a second time."
+            return Ending(1, failure=Failure.EXECUTOR, message=message)
+        if not await self._until(lambda: self._order is not None or self._stopped, JOB_WAIT_S):
+            self.own.say(f"no job came within {JOB_WAIT_S:.0f} s")
+            return None
+        if self._order is None and self._leaving:
+            return None
+        if not await self._until(lambda: self._may_start or self._stopped, START_WAIT_S):
+            message = f"Nobody said that it should start within {START_WAIT_S:.0f} s."
+            return replace(STOPPED, failure=Failure.EXECUTOR, message=message)
+        if self._order is None or self._stop_wanted:
+            return replace(STOPPED, message=self._stop_sentence or STOPPED.message)
+        self._go(RunnerState.PREPARE)
+        self._job = Job(self._order, self._assignment, self._place, self.spool, self._reaper, self.own.say)
+        self._go(RunnerState.RUN)
+        ending = await self._job.run()
+        return replace(ending, message=ending.message or self._stop_sentence)
+
+    async def _conclude(self, ending: Ending) -> None:
+        """The log first, then the result, then the word: whoever hears of the result finds both after any crash."""
+        self._place.reserve.unlink(missing_ok=True)
+        await self.spool.seal()
+        result = Result(
+            exit_code=ending.exit_code,
+            signal=ending.signal,
+            oom=ending.oom,
+            setup=ending.setup and ending.exit_code != 0,
+            failure=ending.failure,
+            message=ending.message[:MESSAGE_CHARS],
+            ended_at=time.time(),
+            log_end=self.spool.end,
+        )
+        data = result.model_dump_json().encode()
+        await persist("the result", lambda: write_file(self._place.result, data), self.own.say)
+        by = f" by signal {result.signal}" if result.signal else ""
+        self.own.say(f"the job ended with exit code {result.exit_code}{by}, {result.log_end} bytes of log")
+        await self.own.spool.flush()
+        self.result = result
+
+    async def _until_read(self) -> None:
+        read = await self._until(lambda: self._log_pulled or self._leaving, READERS_WAIT_S)
+        if not read or self._leaving:
+            return
+        self._go(RunnerState.WAIT_LOGS_FINISHED)
+        await self._until(lambda: self._leaving or (self._own_pulled and not self._readers), LAST_READERS_WAIT_S)
+
+    # What the server says.
+
+    async def submit(self, order: JobOrder) -> None:
+        """Returns when the order is on disk. Said again, nothing happens."""
+        async with self._turn:
+            self._check_fence(order.fence)
+            if order.job_id != self._assignment.id:
+                raise Conflict(
+                    f"This is the runner of job {self._assignment.id}, not of {order.job_id}.", code="other_job"
+                )
+            if self._order is not None:
+                if order != self._order.model_copy(update={"fence": order.fence}):
+                    raise Conflict(
+                        "This runner has another order for the same job; what it was told first stands.",
+                        hint="A change needs a new submission.",
+                        code="other_order",
+                    )
+                return
+            if self._stopped or self.result is not None:
+                raise Conflict("This job was stopped before its order came.", code="stopped")
+            check_order(order)
+            await self._keep_order(order)
+            self._order = order
+            self.own.say(f"took job {order.job_id}, submission {order.submission} of run {order.run_name}")
+            self._go(RunnerState.WAIT_CODE)
+
+    async def _keep_order(self, order: JobOrder) -> None:
+        data = order.model_dump_json().encode()
+
+        def write() -> None:
+            hold_space(self._place.reserve, RESERVE_BYTES)
+            write_file(self._place.order, data)
+
+        try:
+            async with asyncio.timeout(ORDER_PATIENCE_S):
+                await persist("the order", write, self.own.say)
+        except TimeoutError:
+            raise Unavailable("The runner cannot write to its disk.", hint="Make room.", code="disk_full") from None
+
+    def check_code(self) -> bool:
+        """Whether an archive is wanted; refused where none will ever be."""
+        order = self._ordered()
+        if not order.code:
+            raise Conflict("The order of this job says that no code comes.", code="no_code")
+        return not self._code_here and self.result is None
+
+    async def unpack(self) -> None:
+        """The archive lies in its place."""
+        async with self._turn:
+            if self.check_code():
+                await asyncio.to_thread(unpack, self._place.code, self._place.work, user_of(self._assignment))
+                self._code_here = True
+                self.own.say("unpacked the code")
+                self._move()
+
+    def run(self) -> None:
+        self._ordered()
+        self._start_wanted = True
+        self._move()
+
+    def stop(self, stop: Stop) -> None:
+        self._check_fence(stop.fence)
+        self._stop(stop.grace_s, "the server said stop")
+
+    def _stop(self, grace_s: float | None, reason: str) -> None:
+        if self.result is not None:
+            return
+        if grace_s is None:
+            grace_s = self._order.stop_duration_s if self._order else 0.0
+        self.own.say(f"{reason}: SIGTERM now, SIGKILL after {grace_s:g} s" if self._job else reason)
+        self._stop_wanted = True
+        if self._job is not None:
+            self._job.stop(grace_s)
+        self._move()
+
+    def terminate(self) -> None:
+        """A signal, as the shim sends it: the job is stopped, and the log stays on disk for the shim to serve."""
+        self._leaving = True
+        self._stop(None, "told to leave")
+        self._move()
+
+    # The log and its readers.
+
+    async def acknowledge(self, offset: int) -> None:
+        """The server has everything before `offset`; it is forgotten, except what a live reader still needs."""
+        if offset > self.spool.end:
+            raise Conflict(f"The log ends at {self.spool.end}, before {offset}.", code="log_offset")
+        await self.spool.forget(min(offset, *self._readers.values()) if self._readers else offset)
+
+    def log_pulled(self, offset: int) -> None:
+        if self.spool.complete and offset == self.spool.end:
+            self._log_pulled = True
+            self._move()
+
+    def own_pulled(self, next_offset: int) -> None:
+        if self.own.spool.complete and next_offset == self.own.spool.end:
+            self._own_pulled = True
+            self._move()
+
+    @contextmanager
+    def reader(self, offset: int) -> Iterator[Callable[[int], None]]:
+        """A live reader, who says how far he is: the runner stays until he has caught up."""
+        if len(self._readers) >= MOST_LIVE_READERS:
+            raise Unavailable(f"{MOST_LIVE_READERS} others read this log already.", code="too_many_readers")
+        key = object()
+        self._readers[key] = offset
+        try:
+            yield lambda reached: self._readers.__setitem__(key, reached)
+        finally:
+            del self._readers[key]
+            self._move()
+
+    # Silence, and nobody left.
+
+    def heard(self) -> None:
+        """Somebody with the token is there."""
+        self._heard_at = _clock()
+
+    async def watch_silence(self) -> None:
+        """Stops the job when the server was not heard for as long as the configuration allows."""
+        limit_s = self._assignment.stop_after_s
+        if limit_s is None:
+            return
+        while self.result is None:
+            silent_s = _clock() - self._heard_at
+            if silent_s > limit_s and self._order is not None:
+                self._stop_sentence = f"Stopped because the server was not heard for {limit_s:g} s."
+                self._stop(None, f"the server was not heard for {silent_s:.1f} s")
+                return
+            await asyncio.sleep(min(1.0, limit_s / 4))
+
+    async def abandoned(self) -> None:
+        """Returns when the task's directory is gone and no job runs: what is left to say, nobody can ever read."""
+        while self._place.directory.exists() or (self._job is not None and not self._job.ended):  # noqa: ASYNC110
+            await asyncio.sleep(PLACE_LOOK_S)
+
+    # Below.
+
+    @property
+    def health(self) -> Health:
+        return Health(version=VERSION, state=self.state, job_id=self._job_id, result=self.result)
+
+    @property
+    def _job_id(self) -> UUID | None:
+        return self._order.job_id if self._order else None
+
+    @property
+    def _stopped(self) -> bool:
+        return self._stop_wanted or self._leaving
+
+    @property
+    def _may_start(self) -> bool:
+        return self._order is not None and self._start_wanted and (self._code_here or not self._order.code)
+
+    def _ordered(self) -> JobOrder:
+        if self._order is None:
+            raise Conflict("This runner has no job yet.", hint="Send the order first.", code="no_job")
+        return self._order
+
+    def _check_fence(self, fence: int) -> None:
+        if self._fence is not None and fence < self._fence:
+            raise Conflict(f"Fence {fence} is older than {self._fence}, which was seen here.", code="fenced")
+        self._fence = fence
+
+    def _go(self, state: RunnerState) -> None:
+        self.state = state
+        self._notify()
+        self._move()
+
+    def _move(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    async def _until(self, holds: Callable[[], bool], wait_s: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while not holds():
+                    await self._moved.wait()
+        return holds()
+
+    def _notify(self) -> None:
+        """A hint to the shim; it looks by itself when this is lost."""
+        if not self._assignment.notify:
+            return
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as speaker:
+            speaker.setblocking(False)
+            speaker.sendto(str(self._assignment.id).encode(), self._assignment.notify)
+
+
+def _clock() -> float:
+    """Goes on while the machine sleeps: the server's patience does too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _found(path: Path, model: type[M]) -> M | None:
+    return model.model_validate_json(path.read_bytes()) if path.exists() else None

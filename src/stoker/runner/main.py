@@ -1,0 +1,136 @@
+"""The runner as a process: everything is wired here.
+
+`serve` is called in a child of the fork server, or by `cold_start` in a process of its own.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import tempfile
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from aiohttp import web
+
+from stoker.runner.api import Api
+from stoker.runner.edge import Failed
+from stoker.runner.identity import Identity
+from stoker.runner.job import user_of
+from stoker.runner.life import Life
+from stoker.runner.limits import LAST_WORDS_S, OWN_LOG_BYTES, OWN_LOG_DELAY_S
+from stoker.runner.listening import listen
+from stoker.runner.place import Place
+from stoker.runner.reaper import Reaper
+from stoker.runner.segment import Segments
+from stoker.runner.spool import OwnLog, Spool
+from stoker.runner.tenant import adopt_orphans, confine, name_process
+from stoker.runner.version import VERSION
+from stoker.wire.runner import Assignment
+
+# It logs what strangers send it, to a file that nobody bounds.
+logging.getLogger("aiohttp").addHandler(logging.NullHandler())
+logging.getLogger("aiohttp").propagate = False
+
+
+def serve(directory: Path, listener: socket.socket) -> None:
+    """Lives the life of a runner on a socket that listens already, and ends the process with it."""
+    place = Place(directory)
+    # First of all: whoever finds this directory must be able to tell whether we live.
+    Identity.mine().write(place.identity)
+    assignment = Assignment.model_validate_json(place.assignment.read_bytes())
+    name_process("stoker-runner")
+    adopt_orphans()
+    if user_of(assignment) is not None:
+        confine()
+    asyncio.run(_live(place, assignment, listener))
+
+
+def cold_start(directory: Path) -> None:
+    """Without a shim that has made the socket: makes it where `runner.json` says, and serves."""
+    os.umask(0o077)
+    assignment = Assignment.model_validate_json(Place(directory).assignment.read_bytes())
+    with listen(Path(assignment.socket)) as listener:
+        serve(directory, listener)
+
+
+def rehearse() -> None:
+    """Goes once through what every runner does first; called by the fork server, whose children inherit warm code."""
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(_rehearse(Place(Path(directory))))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Of a runner, put together and not yet alive."""
+
+    life: Life
+    reaper: Reaper
+    failed: Failed
+    site: web.AppRunner
+
+
+def _put_together(place: Place, assignment: Assignment) -> _Parts:
+    own_spool = Spool("the runner's own log", Segments(place.own), say=lambda _: None, delay_s=OWN_LOG_DELAY_S)
+    own = OwnLog(own_spool, OWN_LOG_BYTES)
+    reaper = Reaper()
+    life = Life(place, assignment, Spool("the log", Segments(place.log), own.say), own, reaper)
+
+    def failed(what: str, error: BaseException) -> None:
+        own.say(f"{what} failed:\n{''.join(traceback.format_exception(error))}")
+
+    app = Api(life, place, assignment).application(failed)
+    site = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, lingering_time=1.0)
+    return _Parts(life, reaper, failed, site)
+
+
+async def _live(place: Place, assignment: Assignment, listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(max_workers=4, thread_name_prefix="disk"))
+    parts = _put_together(place, assignment)
+    life = parts.life
+
+    def unhandled(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        parts.failed(context["message"], context.get("exception") or RuntimeError("no more is known"))
+
+    loop.set_exception_handler(unhandled)
+    parts.reaper.start()
+    loop.add_signal_handler(signal.SIGTERM, life.terminate)
+    await parts.site.setup()
+    await web.SockSite(parts.site, listener).start()
+    life.own.say(f"runner {VERSION} of task {assignment.id} is process {os.getpid()}")
+    async with asyncio.TaskGroup() as group:
+        # One of these that breaks takes the runner with it; the shim then says so.
+        for work in (life.spool.drive(), life.own.spool.drive(), life.watch_silence()):
+            group.create_task(work)
+        ends = {group.create_task(life.live()), group.create_task(life.abandoned())}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        # Whoever still waits for news hears that there will be none.
+        life.spool.finish()
+        await parts.site.cleanup()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(life.own.spool.flush(), LAST_WORDS_S)
+        # All that was promised is on disk. Taking apart loop, threads and modules would cost as much as the job did.
+        os._exit(0)
+
+
+async def _rehearse(place: Place) -> None:
+    path = place.directory / "socket"
+    token = secrets.token_hex(16)
+    parts = _put_together(place, Assignment(id=uuid4(), project_id=uuid4(), token=token, socket=str(path)))
+    await parts.site.setup()
+    await web.SockSite(parts.site, listen(path)).start()
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    for question in ("GET /healthz", "GET /pull?offset=0", "POST /run", "POST /job"):
+        writer.write(f"{question} HTTP/1.1\r\nHost: runner\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+    writer.write_eof()
+    await reader.read()
+    writer.close()
+    await parts.site.cleanup()

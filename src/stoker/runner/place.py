@@ -1,0 +1,85 @@
+"""The directory of a task: which file is where, and how it gets there whole."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.runner.segment import sync_directory
+
+
+@dataclass(frozen=True)
+class Place:
+    """The shim makes it and the runner fills it."""
+
+    directory: Path
+
+    @property
+    def assignment(self) -> Path:
+        return self.directory / "runner.json"
+
+    @property
+    def identity(self) -> Path:
+        return self.directory / "runner.pid"
+
+    @property
+    def order(self) -> Path:
+        return self.directory / "order.json"
+
+    @property
+    def result(self) -> Path:
+        return self.directory / "result.json"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def own(self) -> Path:
+        return self.directory / "own"
+
+    @property
+    def errors(self) -> Path:
+        """What the runner itself prints, which is only ever the story of a crash. No segment: its name says so."""
+        return self.own / "stderr"
+
+    @property
+    def reserve(self) -> Path:
+        """Holds space for the end of a job that has filled the disk."""
+        return self.directory / "reserve"
+
+    @property
+    def work(self) -> Path:
+        return self.directory / "work"
+
+    @property
+    def code(self) -> Path:
+        return self.directory / "code.tar"
+
+
+def hold_space(path: Path, size_bytes: int) -> None:
+    """Takes space on the disk that `path.unlink()` gives back."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError:
+        path.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replaces a file by a whole one that only its owner reads; on disk before this returns, if `durable`."""
+    fresh = path.with_name(path.name + ".new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(fresh, path)
+    if durable:
+        sync_directory(path.parent)

@@ -1,0 +1,85 @@
+"""Starts a program of the job: in its own session, as its user, inside its control groups from its first instruction.
+
+Python code between fork and exec is unsafe in a process that has threads, so what only the new process can do is done
+by a few words of shell, the *gate*. It waits until it was put into the control groups, so that nothing escapes them,
+and then becomes the program. Where a terminal is wanted, opening it as the leader of a session makes it the
+controlling one. When the runner dies before the gate opens, the gate reads the end of its input and is gone.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from stoker.runner import cgroup
+from stoker.runner.output import Channel
+from stoker.runner.tenant import User
+
+_GATE: Final = (
+    'read -r terminal || exit 125; [ -z "$terminal" ] || exec "$@" <>"$terminal" >&0 2>&1; exec "$@" </dev/null'
+)
+_UMASK: Final = 0o022
+_MEMORY_KILLER_BIAS: Final = "300"
+
+
+def start(
+    arguments: Sequence[str],
+    channel: Channel,
+    *,
+    environment: Mapping[str, str],
+    directory: Path,
+    user: User | None,
+    cgroups: Sequence[str],
+) -> int:
+    """Its pid, which is also its session and its process group. Whoever calls waits for it."""
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", _GATE, "stoker", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=channel.stdout,
+        stderr=channel.stderr,
+        cwd=directory,
+        env=environment,
+        start_new_session=True,
+        umask=_UMASK,
+        # With its own group named as the only further one, it keeps none of ours.
+        user=None if user is None else user.uid,
+        group=None if user is None else user.gid,
+        extra_groups=None if user is None else [user.gid],
+    )
+    # The reaper waits for it; this tells the object not to.
+    process.returncode = 0
+    assert process.stdin is not None
+    try:
+        cgroup.join(cgroups, process.pid)
+        _offer_to_memory_killer(process.pid)
+        with suppress(BrokenPipeError):
+            process.stdin.write(channel.terminal.encode() + b"\n")
+            process.stdin.flush()
+    except OSError:
+        os.kill(process.pid, signal.SIGKILL)
+        raise
+    finally:
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+    return process.pid
+
+
+def _offer_to_memory_killer(pid: int) -> None:
+    """When the host runs out of memory, jobs go before the agents that could tell of it. Inherited."""
+    with suppress(OSError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text(_MEMORY_KILLER_BIAS)
+
+
+def signal_group(group: int, number: int) -> bool:
+    """Whether anybody of the group is left to hear it."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        # Somebody is there who may not be signalled, such as a program of another user.
+        return True
+    return True

@@ -1,0 +1,39 @@
+"""What one server process is made of: handed to routes, performers and loops."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from stoker.engine.engine import Engine
+from stoker.server.auth import Doorkeeper
+from stoker.server.log_hub import LogHub
+from stoker.server.metrics import Metrics
+from stoker.server.run_hub import RunHub
+from stoker.server.settings import Settings
+from stoker.store.database import Database
+from stoker.store.log import LogStore
+
+
+@dataclass(slots=True)
+class Context:
+    """`engine` is set once it is made: those who make its performers get the context first."""
+
+    settings: Settings
+    database: Database
+    logs: LogStore
+    secret: bytes = field(repr=False)
+    """Of the cluster. The token of a runner is HMAC-SHA256 of its job's id under it."""
+    version: str
+    runs: RunHub
+    log_hub: LogHub
+    doorkeeper: Doorkeeper
+    metrics: Metrics
+    engine: Engine = field(init=False)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    streams: int = 0
+    """Logs and events that are being sent."""
+
+    def stop(self) -> None:
+        """Requests that wait come to an end."""
+        self.stopping.set()
+        self.runs.close()
+        self.log_hub.notify_all()

@@ -1,0 +1,88 @@
+"""The outermost layer of HTTP: sizes of bodies, figures, the log of requests, and whatever nobody else caught."""
+
+import time
+from typing import Any, Final
+from uuid import uuid4
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stoker.core.limits import MOST_BODY_BYTES
+from stoker.server.error import TooLarge, answer_of, unexpected
+from stoker.server.metrics import Metrics
+
+log = structlog.get_logger()
+
+_TOO_LARGE: Final = f"The body has more than {MOST_BODY_BYTES} bytes."
+
+
+class Edge:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, receive, send, time.perf_counter())
+        try:
+            if exchange.announced > MOST_BODY_BYTES:
+                await answer_of(TooLarge(_TOO_LARGE))(scope, receive, exchange.send)
+            else:
+                await self._app(scope, exchange.receive, exchange.send)
+        except Exception as error:
+            id = uuid4().hex[:12]
+            log.error("request broke", id=id, method=scope["method"], path=scope["path"], exc_info=error)
+            if exchange.status:
+                # It has begun: all that is left is to break it off, so that nobody takes it for whole.
+                raise
+            await unexpected(id)(scope, receive, exchange.send)
+        finally:
+            self._note(scope, exchange)
+
+    def _note(self, scope: Scope, exchange: "_Exchange") -> None:
+        route = getattr(scope.get("route"), "name", "none")
+        status, method = exchange.status or 499, scope["method"]
+        if method not in _METHODS:
+            method = "other"
+        self._metrics.requests.labels(method, route, status).inc()
+        self._metrics.seconds.labels(route).observe(exchange.took_s)
+        # Never the headers, and never the query: both may carry what is secret.
+        say = log.warning if status >= 500 else log.debug
+        say("request", method=method, path=scope["path"], status=status, ms=round(exchange.took_s * 1000, 1))
+
+
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class _Exchange:
+    """One request and its answer, counted."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, began: float) -> None:
+        self._receive, self._send, self._began = receive, send, began
+        self._bytes = 0
+        self.announced = _announced(scope)
+        self.status = 0
+        self.took_s = 0.0
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._bytes += len(message.get("body", b""))
+            if self._bytes > MOST_BODY_BYTES:
+                raise HTTPException(413, _TOO_LARGE)
+        return message
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.took_s = time.perf_counter() - self._began
+        await self._send(message)
+
+
+def _announced(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else 0
+    return 0

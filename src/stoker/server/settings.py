@@ -1,0 +1,76 @@
+"""How one server process is set up: from the environment, with flags of the command line over it."""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Self
+
+from stoker.core.errors import UserError
+from stoker.store.postgres import default_home, external_url
+
+DEFAULT_PORT: Final = 4400
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("console", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    home: Path
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    """Zero: any that is free."""
+    database_url: str | None = None
+    """A shared PostgreSQL; None starts the embedded one."""
+    logs: Path | None = None
+    """Where the logs of jobs are kept; replicas share it. None: below the home."""
+    name: str = ""
+    """Of this replica; by default the host and the home make one."""
+    local: bool = False
+    """Make an instance of the server's own host."""
+    log_level: str = "info"
+    log_format: str = "console"
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str], **flags: object) -> Self:
+        """`flags` that are None were not given."""
+        found: dict[str, object] = {
+            "home": default_home(environ, os.geteuid()),
+            "database_url": external_url(environ),
+            "host": environ.get("STOKER_HOST") or "127.0.0.1",
+            "port": _port(environ.get("STOKER_PORT") or str(DEFAULT_PORT)),
+            "logs": Path(environ["STOKER_LOGS"]).expanduser().absolute() if environ.get("STOKER_LOGS") else None,
+            "name": environ.get("STOKER_NAME") or "",
+            "log_level": _one_of("STOKER_LOG_LEVEL", environ.get("STOKER_LOG_LEVEL") or "info", LOG_LEVELS),
+            "log_format": _one_of("STOKER_LOG_FORMAT", environ.get("STOKER_LOG_FORMAT") or "console", LOG_FORMATS),
+        }
+        return cls(**(found | {name: value for name, value in flags.items() if value is not None}))  # type: ignore[arg-type]
+
+    @property
+    def replica(self) -> str:
+        """The home is locked by one process, so no two have the same."""
+        digest = sha256(os.fsencode(self.home)).hexdigest()[:8]
+        return self.name or f"{socket.gethostname()}-{digest}"
+
+    @property
+    def log_root(self) -> Path:
+        return self.logs or self.home / "logs"
+
+    @property
+    def config_file(self) -> Path:
+        """Of the clients of this home."""
+        return self.home / "config.yml"
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise UserError(f"STOKER_PORT is {text!r}, which is no port.", hint="Write a number from 1 to 65535.")
+    return int(text)
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
+    if value.lower() not in known:
+        raise UserError(f"{name} is {value!r}.", hint=f"It is one of {', '.join(known)}.")
+    return value.lower()

@@ -1,0 +1,66 @@
+"""Server-sent events: an answer that goes on, with ids by which a client that was cut off goes on where it was."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from starlette.responses import StreamingResponse
+
+from stoker.core.errors import Unavailable
+from stoker.core.limits import MOST_STREAMS
+from stoker.server.context import Context
+
+PING: Final = b": still here\n\n"
+PING_S: Final = 15.0
+"""So that proxies in between do not take silence for the end."""
+LOOK_S: Final = 2.0
+"""When nobody rang: another replica may have written without our hearing of it."""
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+    "description": "One event of the stream.",
+}
+
+
+def event(data: str, *, id: int | str | None = None, name: str = "") -> bytes:
+    """`data` is one line."""
+    lines = [f"id: {id}"] if id is not None else []
+    lines += [f"event: {name}"] if name else []
+    return "\n".join((*lines, f"data: {data}", "", "")).encode()
+
+
+def streamed(context: Context, events: AsyncGenerator[bytes, None]) -> StreamingResponse:
+    if context.streams >= MOST_STREAMS:
+        raise Unavailable(f"{MOST_STREAMS} logs and events are being followed here.", code="too_many_streams")
+    return StreamingResponse(_counted(context, events), media_type="text/event-stream", headers=_HEADERS)
+
+
+async def _counted(context: Context, events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    context.streams += 1
+    try:
+        # At once, so that the client knows that it is heard before there is anything to say.
+        yield PING
+        async for one in events:
+            yield one
+    finally:
+        context.streams -= 1
+        await events.aclose()
+
+
+class Silence:
+    """Says when it is time for a ping."""
+
+    def __init__(self) -> None:
+        self._since = asyncio.get_running_loop().time()
+
+    def broken(self) -> None:
+        self._since = asyncio.get_running_loop().time()
+
+    def too_long(self) -> bool:
+        if asyncio.get_running_loop().time() - self._since < PING_S:
+            return False
+        self.broken()
+        return True

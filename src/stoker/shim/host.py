@@ -1,0 +1,72 @@
+"""What this host has: CPUs, memory, disk, addresses, and the GPUs that NVML knows."""
+
+import ipaddress
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pynvml  # type: ignore[import-untyped]
+
+from stoker.wire.shim import HostGpu, HostInfo
+
+MB = 1024 * 1024
+
+
+def gpus() -> tuple[HostGpu, ...]:
+    """None where there is no driver. They do not change while the host is up."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    found: list[HostGpu] = []
+    try:
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            # One that fell off its bus must not hide the others.
+            with suppress(pynvml.NVMLError):
+                found.append(_gpu(index))
+    finally:
+        pynvml.nvmlShutdown()
+    return tuple(found)
+
+
+def _gpu(index: int) -> HostGpu:
+    device = pynvml.nvmlDeviceGetHandleByIndex(index)
+    return HostGpu(
+        index=index,
+        id=_text(pynvml.nvmlDeviceGetUUID(device)),
+        name=_text(pynvml.nvmlDeviceGetName(device)),
+        memory_mb=int(pynvml.nvmlDeviceGetMemoryInfo(device).total) // MB,
+        vendor="nvidia",
+    )
+
+
+def _text(said: str | bytes) -> str:
+    # Older versions of the library answer with bytes.
+    return said.decode() if isinstance(said, bytes) else said
+
+
+def look(home: Path, gpus: tuple[HostGpu, ...], *, cgroups: bool) -> HostInfo:
+    return HostInfo(
+        hostname=socket.gethostname(),
+        cpus=len(os.sched_getaffinity(0)),
+        memory_mb=psutil.virtual_memory().total // MB,
+        disk_mb=psutil.disk_usage(str(home)).total // MB,
+        gpus=gpus,
+        addresses=addresses(),
+        root=os.geteuid() == 0,
+        cgroups=cgroups,
+    )
+
+
+def addresses() -> tuple[str, ...]:
+    """Those that others may reach us by."""
+    found: set[str] = set()
+    for interface in psutil.net_if_addrs().values():
+        for one in interface:
+            if one.family in (socket.AF_INET, socket.AF_INET6):
+                address = ipaddress.ip_address(one.address.partition("%")[0])
+                if not (address.is_loopback or address.is_link_local):
+                    found.add(str(address))
+    return tuple(sorted(found))

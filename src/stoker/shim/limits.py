@@ -1,0 +1,44 @@
+"""The named maxima and periods of a shim, in one place."""
+
+# What may be asked.
+BODY_BYTES = 256 * 1024
+MOST_TASKS = 5_000
+"""Kept at once, terminated ones that nobody removed included."""
+
+DESCRIPTORS = 16_384
+"""Of open files; each living task needs one."""
+
+# Starting.
+STARTS_AT_ONCE = 8
+"""More would only make each of them slower."""
+THREADS = 16
+"""For what waits on the disk; more than starts, so that these do not hold up everything else."""
+ANSWER_STARTED_S = 2.0
+"""How long an answer to a submission waits for the start, so that the server can go on at once."""
+RUNNER_BORN_S = 15.0
+"""From the fork to the runner's first sign of life."""
+FORK_SERVER_S = 30.0
+"""From its start until it answers; imports from a cold disk take long."""
+
+# Ending.
+KILL_MARGIN_S = 5.0
+"""Beyond the grace that a job was given, until its runner must have written down how it ended."""
+RUNNER_LEAVES_S = 3.0
+"""From SIGTERM to SIGKILL, for a runner that has nothing to wait for."""
+KILLED_S = 5.0
+"""From SIGKILL until a process is gone; one that hangs in the kernel takes longer."""
+UNDO_AGAIN_S = (0.2, 1.0, 5.0, 30.0)
+"""After the first, second, … failure in a row."""
+DISK_FULL_AGAIN_S = 0.5
+
+# Looking.
+LOOK_S = 2.0
+"""How often we look by ourselves at what no runner told us, and at how long the logs are."""
+TAIL_LINES = 10
+TAIL_BYTES = 2_000
+
+# Remembering.
+REMOVED_KEPT = 10_000
+"""Fences of tasks that are gone."""
+DIARY_BYTES = 10 * 1024 * 1024
+"""Of our own log, before a new one is begun; one old one is kept."""

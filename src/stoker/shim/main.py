@@ -1,0 +1,174 @@
+"""Where a shim is wired: `serve` runs one until it is told to end."""
+
+import asyncio
+import hashlib
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import structlog
+from aiohttp import web
+
+from stoker.core.errors import StokerError
+from stoker.runner.fork_client import start_runner
+from stoker.runner.listening import listen
+from stoker.runner.reaper import kill_leftovers
+from stoker.shim import cgroup, diary, host
+from stoker.shim.api import Api
+from stoker.shim.change import Changes
+from stoker.shim.device import Devices
+from stoker.shim.fence import Removed
+from stoker.shim.fork_server import ForkServer
+from stoker.shim.home import Home
+from stoker.shim.ledger import Ledger
+from stoker.shim.limits import DESCRIPTORS, LOOK_S, STARTS_AT_ONCE, THREADS
+from stoker.shim.process import Host
+from stoker.shim.shelf import Shelf
+from stoker.shim.shim import Shim
+from stoker.shim.task import Bench
+from stoker.shim.tenant import Tenants
+from stoker.wire.shim import HostGpu
+
+log = structlog.get_logger()
+
+InThread = Callable[..., Awaitable[Any]]
+
+
+def serve(home: Path, gpus: Sequence[HostGpu] | None = None) -> None:
+    """Runs until SIGTERM or `/leave`. Runners go on without us, and the next shim finds them."""
+    os.umask(0o077)
+    place = Home(home)
+    place.prepare()
+    lock = place.lock()
+    diary.begin(place.shim_log)
+    try:
+        asyncio.run(_serve(place, host.gpus() if gpus is None else gpus))
+    finally:
+        os.close(lock)
+
+
+async def _serve(home: Home, gpus: Sequence[HostGpu]) -> None:
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="disk") as pool:
+
+        def in_thread(work: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+            return loop.run_in_executor(pool, work, *arguments)
+
+        fork_server = ForkServer(home.socket("fork.sock"), home.fork_log, start_runner, raise_descriptors())
+        shim, devices, cgroups = _made(home, gpus, fork_server, in_thread)
+        notified = _hear(home, shim)
+        beside = [loop.create_task(_warm(fork_server, in_thread))]
+        await shim.recover()
+        edge = Api(shim, lambda: host.look(home.root, devices.gpus, cgroups=cgroups.version > 0), home.token())
+        runner = await _open(home, edge)
+        log.info("shim serves", home=str(home.root), boot=shim.boot, root=home.is_root, cgroups=cgroups.version)
+        beside += [loop.create_task(shim.watch()), loop.create_task(_reap(fork_server))]
+        await _either(asked, shim.left)
+        await shim.stop()
+        await runner.cleanup()
+        for task in beside:
+            task.cancel()
+        await asyncio.wait(beside)
+        loop.remove_reader(notified)
+        notified.close()
+        if shim.left.is_set():
+            await in_thread(fork_server.end)
+            cgroups.close()
+            for name in ("shim.sock", "notify.sock"):
+                home.socket(name).unlink(missing_ok=True)
+        log.info("shim ends", left=shim.left.is_set())
+
+
+def _made(
+    home: Home, gpus: Sequence[HostGpu], fork_server: ForkServer, in_thread: InThread
+) -> tuple[Shim, Devices, cgroup.Cgroups]:
+    cgroups = cgroup.find("stoker-" + hashlib.sha256(os.fsencode(home.root)).hexdigest()[:12])
+    devices = Devices(gpus)
+    bench = Bench(
+        Host(
+            home=home,
+            shelf=Shelf(home),
+            fork_server=fork_server,
+            cgroups=cgroups,
+            devices=devices,
+            notify=home.socket("notify.sock"),
+            kill_leftovers=kill_leftovers,
+            in_thread=in_thread,
+        ),
+        Changes(),
+        asyncio.Semaphore(STARTS_AT_ONCE),
+        time.time,
+    )
+    tenants = Tenants(Ledger(home.root / "projects"), is_root=home.is_root)
+    removed = Removed(Ledger(home.root / "removed"))
+    return Shim(bench, tenants, removed), devices, cgroups
+
+
+async def _open(home: Home, edge: Api) -> web.AppRunner:
+    runner = web.AppRunner(edge.application(), access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    path = home.socket("shim.sock")
+    await web.SockSite(runner, listen(path)).start()
+    home.announce(path)
+    return runner
+
+
+def _hear(home: Home, shim: Shim) -> socket.socket:
+    """Runners say their id when something changed. What they say is a hint, and may be anything."""
+    path = home.socket("notify.sock")
+    path.unlink(missing_ok=True)
+    hearing = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    hearing.bind(str(path))
+    path.chmod(0o600)
+
+    def heard() -> None:
+        with suppress(BlockingIOError):
+            while True:
+                said = hearing.recv(256)
+                with suppress(ValueError):
+                    shim.notified(UUID(said.decode(errors="replace").strip()))
+
+    asyncio.get_running_loop().add_reader(hearing, heard)
+    return hearing
+
+
+async def _warm(fork_server: ForkServer, in_thread: InThread) -> None:
+    """Before the first task needs it. If it fails now, that task will say so."""
+    try:
+        await in_thread(fork_server.ensure)
+    except (OSError, StokerError) as error:
+        log.warning("no fork server", error=str(error))
+
+
+async def _reap(fork_server: ForkServer) -> None:
+    while True:
+        await asyncio.sleep(LOOK_S)
+        fork_server.reap()
+
+
+async def _either(*events: asyncio.Event) -> None:
+    waiting = [asyncio.get_running_loop().create_task(event.wait()) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for one in waiting:
+        one.cancel()
+
+
+def raise_descriptors() -> tuple[int, int]:
+    """Each task costs one. Returns the limits as they were, which are those of whatever we start."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = before
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return before

@@ -1,0 +1,122 @@
+"""The records of tasks on disk: one file a task, replaced as a whole and synced before anybody is told.
+
+A directory without a record was never acknowledged, or its removal was under way: nothing runs for it, and it goes.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from stoker.core.errors import Unavailable
+from stoker.core.shim_task import ShimTask
+from stoker.runner.identity import Identity
+from stoker.runner.place import Place, write_file
+from stoker.runner.segment import sync_directory
+from stoker.shim.disk import explained, remove_tree
+from stoker.shim.home import Home
+from stoker.wire.model import Answer
+from stoker.wire.shim import TaskOrder
+
+RECORD = "task.json"
+BULK = ("work", "log", "own")
+"""What may be large; a job owns the first."""
+
+
+class Record(Answer):
+    """A task as it is kept, with what it was given on this host."""
+
+    task: ShimTask
+    order: TaskOrder
+    fence: int
+    """The highest that was seen."""
+    socket: str
+    uid: int | None = None
+    gid: int | None = None
+    cgroups: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> UUID:
+        return self.task.id
+
+
+@dataclass
+class Found:
+    records: list[Record] = field(default_factory=list)
+    unreadable: dict[UUID, str] = field(default_factory=dict)
+
+
+class Shelf:
+    """Safe for several threads, as long as one task is written by one at a time."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def accept(self, record: Record) -> None:
+        """All that the task needs on disk, so that it does not run out of space half-way; or nothing at all."""
+        directory = self._home.directory(record.id)
+        # Nobody knows of what might lie here from before.
+        remove_tree(directory)
+        try:
+            with explained("another task"):
+                self._make_directories(record)
+                write_file(directory / RECORD, record.model_dump_json().encode())
+                sync_directory(self._home.tasks)
+        except (OSError, Unavailable):
+            remove_tree(directory)
+            raise
+
+    def write(self, record: Record) -> None:
+        with explained(f"the record of task {record.id}"):
+            write_file(self._home.directory(record.id) / RECORD, record.model_dump_json().encode())
+
+    def find(self) -> Found:
+        """Everything that is there; what was never acknowledged is deleted."""
+        found = Found()
+        for id, directory in self._directories():
+            try:
+                found.records.append(Record.model_validate_json((directory / RECORD).read_bytes()))
+            except FileNotFoundError as error:
+                identity = Identity.read(Place(directory).identity)
+                if identity is not None and identity.alive():
+                    found.unreadable[id] = str(error)
+                else:
+                    remove_tree(directory)
+            except (ValidationError, OSError) as error:
+                # Somebody has to look at it: a job may still run there.
+                found.unreadable[id] = str(error)
+        return found
+
+    def empty(self, id: UUID) -> None:
+        """Deletes what is large. First of all, since a full disk may keep us from writing that the task is gone."""
+        for name in BULK:
+            remove_tree(self._home.directory(id) / name)
+
+    def clear_work(self, id: UUID) -> None:
+        remove_tree(self._home.directory(id) / "work")
+
+    def delete(self, id: UUID) -> None:
+        remove_tree(self._home.directory(id))
+
+    def _make_directories(self, record: Record) -> None:
+        directory = str(self._home.directory(record.id))
+        os.mkdir(directory)
+        if self._home.is_root:
+            # Passed through by the job on the way to its own; each file here is ours alone.
+            os.chmod(directory, 0o711)
+        for name in BULK:
+            os.mkdir(f"{directory}/{name}", 0o700)
+        if record.uid is not None and record.gid is not None:
+            os.chown(f"{directory}/work", record.uid, record.gid)
+
+    def _directories(self) -> Iterator[tuple[UUID, Path]]:
+        for name in sorted(os.listdir(self._home.tasks)):
+            try:
+                id = UUID(name)
+            except ValueError:
+                continue
+            if str(id) == name:
+                yield id, self._home.tasks / name

@@ -1,0 +1,274 @@
+"""The shim: all tasks of a host, and every order that may be given to it. Knows nothing of HTTP."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+import structlog
+
+from stoker.core.errors import Conflict, NotFound, Unavailable, UserError
+from stoker.core.machine import Refused
+from stoker.core.reason import JobReason
+from stoker.core.shim_task import Runtime, S, TerminateAsked, submit
+from stoker.shim import log as logs
+from stoker.shim.fence import Removed, check
+from stoker.shim.limits import ANSWER_STARTED_S, LOOK_S, MOST_TASKS
+from stoker.shim.shelf import Found, Record
+from stoker.shim.task import Bench, Task
+from stoker.shim.tenant import Tenant, Tenants
+from stoker.wire.shim import Changes, TaskInfo, TaskOrder, Terminate
+
+log = structlog.get_logger()
+
+
+class Piece(NamedTuple):
+    """Of a log: whole frames, where they end, how far the log goes now, and whether it will not grow any more."""
+
+    frames: bytes
+    next_offset: int
+    end: int
+    complete: bool
+
+
+class Shim:
+    def __init__(self, bench: Bench, tenants: Tenants, removed: Removed) -> None:
+        self._bench, self._host = bench, bench.host
+        self._tenants, self._removed = tenants, removed
+        self._tasks: dict[UUID, Task] = {}
+        self._unreadable: dict[UUID, str] = {}
+        self._turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+        self._tenancy = asyncio.Lock()
+        self._leaving = False
+        self.left = asyncio.Event()
+        """Somebody asked us to go, and nothing is left to do."""
+
+    # The life of the shim.
+
+    async def recover(self) -> None:
+        """Finds everything again. No order is taken before this is over."""
+        found: Found = await self._host.in_thread(self._host.shelf.find)
+        self._unreadable = found.unreadable
+        for id, error in found.unreadable.items():
+            log.error("record cannot be read", task=str(id), error=error)
+        for record in found.records:
+            gone = self._removed.fence(record.id)
+            if gone is not None and gone >= record.fence and record.task.state is S.TERMINATED:
+                await self._host.in_thread(self._host.shelf.delete, record.id)
+                continue
+            task = self._tasks[record.id] = Task(record, self._bench)
+            await task.recover()
+        for task in self._tasks.values():
+            task.run()
+        log.info("tasks found", tasks=len(self._tasks), live=len(self.live))
+
+    async def stop(self) -> None:
+        """Leaves every runner alone."""
+        self._bench.changes.close()
+        await asyncio.gather(*(task.stop() for task in self._tasks.values()))
+
+    async def watch(self) -> None:
+        """Looks at what no runner told us, now and then."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for number, task in enumerate(self.live):
+                task.look(at_log=True)
+                if number % 100 == 99:
+                    await asyncio.sleep(0)
+
+    def notified(self, id: UUID) -> None:
+        """A runner says that something changed."""
+        if (task := self._tasks.get(id)) is not None:
+            task.look(at_log=False)
+
+    async def leave(self, *, force: bool) -> int:
+        """Ends the shim when no task is live, or after all of them were terminated."""
+        live = self.live
+        if live and not force:
+            raise Conflict(
+                f"{len(live)} tasks are running here.",
+                hint="Stop them first, or use force, which terminates them.",
+                code="tasks_running",
+            )
+        self._leaving = True
+        for task in live:
+            # What cannot be noted on a full disk is done all the same.
+            with suppress(Unavailable):
+                order = TerminateAsked(0.0, JobReason.TERMINATED_BY_SERVER, "The agent of the host was sent away.")
+                await task.terminate(order, task.record.fence)
+        for task in live:
+            await task.terminated.wait()
+        self.left.set()
+        return len(live)
+
+    # Orders.
+
+    async def submit(self, order: TaskOrder) -> tuple[TaskInfo, bool]:
+        """The task, and whether it is new. Returns when it has started, unless that takes long."""
+        async with self._turn(order.id):
+            task = self._tasks.get(order.id)
+            fresh = task is None
+            if task is None:
+                task = self._tasks[order.id] = await self._accept(order)
+                task.run()
+            else:
+                check(order.id, order.fence, task.record.fence)
+                _check_same(order, task.record.order)
+                await task.submit_again(order.fence)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_STARTED_S):
+                await task.started.wait()
+        return task.info, fresh
+
+    async def terminate(self, id: UUID, order: Terminate, wait_s: float) -> TaskInfo:
+        async with self._turn(id):
+            task = self._tasks.get(id)
+            if task is None:
+                await self._note_gone(id, order.fence)
+                raise _unknown(id)
+            check(id, order.fence, task.record.fence)
+            await task.terminate(TerminateAsked(order.grace_s, order.reason, order.message), order.fence)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await task.terminated.wait()
+        return task.info
+
+    async def remove(self, id: UUID, fence: int) -> None:
+        """Forgets the task; its fence is kept, so that a late order to start it is refused."""
+        async with self._turn(id):
+            task = self._tasks.get(id)
+            if task is None:
+                await self._note_gone(id, fence)
+                return
+            check(id, fence, task.record.fence)
+            self._check_removable(task)
+            try:
+                await self._host.in_thread(self._forget, id, fence)
+            except OSError as error:
+                raise Unavailable(f"Task {id} cannot be deleted: {error}.", code="not_deleted") from error
+            del self._tasks[id]
+            log.info("task removed", task=str(id))
+
+    def _forget(self, id: UUID, fence: int) -> None:
+        """The large part first, since a full disk may not take the note before. What a crash leaves behind the note
+        is deleted by the next shim."""
+        self._host.shelf.empty(id)
+        self._removed.add(id, fence)
+        self._host.shelf.delete(id)
+
+    async def _accept(self, order: TaskOrder) -> Task:
+        self._check_acceptable(order)
+        tenant = self._tenants.known(order.project_id) or await self._admit(order.project_id)
+        record = Record(
+            task=submit(order.id, order.runtime, self._bench.now()),
+            order=order,
+            fence=order.fence,
+            socket=str(self._host.home.runner_socket(order.id)),
+            uid=tenant.uid,
+            gid=tenant.gid,
+            cgroups=self._host.cgroups.directories(order.id),
+        )
+        await self._host.in_thread(self._host.shelf.accept, record)
+        log.info("task accepted", task=str(order.id), name=order.name, project=str(order.project_id))
+        return Task(record, self._bench)
+
+    async def _admit(self, project_id: UUID) -> Tenant:
+        async with self._tenancy:
+            tenant: Tenant = await self._host.in_thread(self._tenants.admit, project_id)
+            return tenant
+
+    def _check_acceptable(self, order: TaskOrder) -> None:
+        removed = self._removed.fence(order.id)
+        if removed is not None:
+            # Also an equal one: whoever removed the task knew of the order that started it.
+            check(order.id, order.fence, removed + 1)
+        if order.runtime is not Runtime.PROCESS:
+            raise UserError(f"This host has no runtime {order.runtime}.", code="no_runtime")
+        if len(set(order.gpu_indices)) != len(order.gpu_indices):
+            raise UserError("A GPU is named twice.", code="gpu_twice")
+        if self._leaving:
+            raise Unavailable("This host's agent is leaving.", code="leaving")
+        if order.id in self._unreadable:
+            raise Unavailable(f"The record of task {order.id} cannot be read.", code="unreadable")
+        if len(self._tasks) >= MOST_TASKS:
+            raise Unavailable(f"There are {MOST_TASKS} tasks here.", hint="Remove those that ended.", code="full")
+
+    async def _note_gone(self, id: UUID, fence: int) -> None:
+        seen = self._removed.fence(id)
+        if seen is None or fence > seen:
+            await self._host.in_thread(self._removed.add, id, fence)
+        else:
+            check(id, fence, seen)
+
+    def _check_removable(self, task: Task) -> None:
+        try:
+            task.check_removable()
+        except Refused:
+            removable = False
+        else:
+            removable = not task.live
+        if not removable:
+            raise Conflict(
+                f"Task {task.record.id} is {task.info.state}.", hint="Terminate it first.", code="not_terminated"
+            )
+
+    def _turn(self, id: UUID) -> asyncio.Lock:
+        # Held by the dictionary only as long as somebody waits for it or has it.
+        turn = self._turns.get(id)
+        if turn is None:
+            turn = self._turns[id] = asyncio.Lock()
+        return turn
+
+    # Questions.
+
+    @property
+    def live(self) -> list[Task]:
+        return [task for task in self._tasks.values() if task.live]
+
+    @property
+    def boot(self) -> str:
+        return self._bench.changes.boot
+
+    def tasks(self) -> Sequence[TaskInfo]:
+        return [task.info for task in self._tasks.values()]
+
+    def task(self, id: UUID) -> TaskInfo:
+        return self._get(id).info
+
+    async def changes(self, cursor: str, wait_s: float) -> Changes:
+        changes = self._bench.changes
+        number = changes.number(cursor)
+        if number is None:
+            return Changes(cursor=changes.cursor, complete=True, tasks=tuple(self.tasks()))
+        await changes.beyond(number, wait_s)
+        changed = tuple(task.info for task in self._tasks.values() if task.changed > number)
+        return Changes(cursor=changes.cursor, complete=False, tasks=changed)
+
+    async def log(self, id: UUID, offset: int, limit: int, *, own: bool) -> Piece:
+        task = self._get(id)
+        # Before the reading: what was written in between is not taken for the end.
+        gone = task.runner_gone
+        end = task.result.log_end if task.result is not None and not own else None
+        directory = task.directory / ("own" if own else "log")
+        frames: bytes = await self._host.in_thread(logs.read, directory, offset, limit)
+        next_offset = offset + len(frames)
+        complete = (end is not None and next_offset >= end) or (gone and not frames)
+        known_end = 0 if own else end or task.info.log_end
+        return Piece(frames, next_offset, max(known_end, next_offset), complete)
+
+    def _get(self, id: UUID) -> Task:
+        task = self._tasks.get(id)
+        if task is None:
+            raise _unknown(id)
+        return task
+
+
+def _unknown(id: UUID) -> NotFound:
+    return NotFound(f"There is no task {id} here.", code="no_task")
+
+
+def _check_same(order: TaskOrder, known: TaskOrder) -> None:
+    if (order.project_id, order.token) != (known.project_id, known.token):
+        raise Conflict(f"Task {order.id} is here already, with another project or token.", code="other_order")

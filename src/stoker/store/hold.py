@@ -1,0 +1,37 @@
+"""Runs with their jobs and instances, locked and loaded for one batch of changes."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+from uuid import UUID
+
+from stoker.core.ids import InstanceId, RunId
+from stoker.core.instance import Instance
+from stoker.core.job_facts import Job
+from stoker.core.run_facts import Run
+from stoker.store import instance, job, run
+from stoker.store.database import Connection
+
+
+class Held(NamedTuple):
+    runs: dict[RunId, Run]
+    """Those that are free; one that another commit holds is left out."""
+    jobs: list[Job]
+    """Every latest and every unfinished submission of the runs that are loaded whole."""
+    instances: dict[InstanceId, Instance] | None
+    """Those asked for, and those that the jobs may give back. None: a run is not whole, so lock them at the end."""
+    present: frozenset[UUID]
+    """Of the births and of the runs that are not here: those that exist."""
+
+
+async def hold(
+    tx: Connection, runs: Collection[RunId], instances: Collection[InstanceId], births: Collection[UUID]
+) -> Held:
+    row = await tx.fetchrow("SELECT * FROM hold($1, $2, $3)", runs, instances, births)
+    assert row is not None
+    held = {one.id: one for one in map(run.read, row["runs"])}
+    return Held(
+        held,
+        [job.read(one, held[one["run_id"]].policy) for one in row["jobs"]],
+        None if row["instances"] is None else {one.id: one for one in map(instance.read, row["instances"])},
+        frozenset(row["present"] or ()),
+    )

@@ -1,0 +1,49 @@
+"""What a performer has to know of a job before it gives orders about it."""
+
+from typing import NamedTuple
+from uuid import UUID
+
+from stoker.core.errors import NotFound
+from stoker.core.ids import InstanceId, JobId
+from stoker.store.database import Connection
+
+PLACE = "SELECT instance_id FROM job WHERE id = $1"
+
+BRIEF = """
+SELECT job.run_id, run.name, run.project_id, project.name, job.attempt, job.replica, job.node, job.blocks,
+       job.instance_id, run.policy, run.resources, run_spec.configuration
+FROM job
+JOIN run ON run.id = job.run_id
+JOIN run_spec ON run_spec.run_id = run.id
+JOIN project ON project.id = run.project_id
+WHERE job.id = $1
+"""
+
+
+class Brief(NamedTuple):
+    run_id: UUID
+    run_name: str
+    project_id: UUID
+    project: str
+    attempt: int
+    replica: int
+    node: int
+    blocks: list[int]
+    instance_id: UUID
+    policy: str
+    resources: str
+    configuration: str
+
+
+async def place(tx: Connection, job_id: JobId) -> InstanceId:
+    instance_id: UUID | None = await tx.fetchval(PLACE, job_id)
+    if instance_id is None:
+        raise NotFound(f"Job {job_id} is on no instance.")
+    return InstanceId(instance_id)
+
+
+async def brief(tx: Connection, job_id: JobId) -> Brief:
+    row = await tx.fetchrow(BRIEF, job_id)
+    if row is None:
+        raise NotFound(f"There is no job {job_id}.")
+    return Brief(*row)

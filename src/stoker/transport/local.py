@@ -1,0 +1,123 @@
+"""Shims and runners on the server's own host, over unix sockets."""
+
+import asyncio
+import hashlib
+import hmac
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from uuid import UUID
+
+from stoker.core.errors import Unavailable
+from stoker.core.ids import InstanceId, JobId
+from stoker.transport.http import Line
+from stoker.wire.frame import Piece
+from stoker.wire.runner import Header, Health, JobOrder, Stop
+from stoker.wire.shim import Changes, HostInfo, TaskInfo, TaskOrder, Terminate
+
+MOST_RUNNERS = 256
+"""Lines kept open to runners; the one that was silent for longest is closed first."""
+
+Lookup = Callable[[InstanceId], Awaitable[tuple[str, str] | None]]
+"""An instance's address and token."""
+
+
+def runner_token(secret: bytes, job_id: JobId) -> str:
+    """Every replica can make it, and no job can make another job's."""
+    return hmac.new(secret, job_id.bytes, hashlib.sha256).hexdigest()
+
+
+class LocalAgents:
+    def __init__(self, lookup: Lookup, secret: bytes) -> None:
+        self._lookup, self._secret = lookup, secret
+        self._shims: dict[InstanceId, LocalShim] = {}
+        self._runners: OrderedDict[JobId, LocalRunner] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def shim(self, instance_id: InstanceId) -> "LocalShim":
+        if (shim := self._shims.get(instance_id)) is not None:
+            return shim
+        found = await self._lookup(instance_id)
+        if found is None:
+            raise Unavailable(f"Nobody knows the way to instance {instance_id} yet.")
+        address, token = found
+        kind, _, path = address.partition(":")
+        if kind != "unix":
+            raise Unavailable(f"Instance {instance_id} is reached by {kind}, which this server does not speak.")
+        shim = self._shims[instance_id] = LocalShim(Line(path, token))
+        return shim
+
+    def runner(self, instance_id: InstanceId, job_id: JobId, socket: str) -> "LocalRunner":
+        known = self._runners.get(job_id)
+        if known is None or known.socket != socket:
+            known = self._runners[job_id] = LocalRunner(socket, runner_token(self._secret, job_id))
+        self._runners.move_to_end(job_id)
+        while len(self._runners) > MOST_RUNNERS:
+            _, oldest = self._runners.popitem(last=False)
+            self._close(oldest)
+        return known
+
+    def forget(self, job_id: JobId) -> None:
+        """Its runner is gone."""
+        if (runner := self._runners.pop(job_id, None)) is not None:
+            self._close(runner)
+
+    async def close(self) -> None:
+        for shim in self._shims.values():
+            await shim.line.close()
+        for runner in self._runners.values():
+            await runner.line.close()
+
+    def _close(self, runner: "LocalRunner") -> None:
+        closing = asyncio.get_running_loop().create_task(runner.line.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+
+class LocalShim:
+    def __init__(self, line: Line) -> None:
+        self.line = line
+
+    async def host(self) -> HostInfo:
+        return await self.line.ask(HostInfo, "GET", "/host")
+
+    async def submit(self, order: TaskOrder) -> TaskInfo:
+        return await self.line.ask(TaskInfo, "POST", "/tasks", order)
+
+    async def task(self, id: UUID) -> TaskInfo:
+        return await self.line.ask(TaskInfo, "GET", f"/tasks/{id}")
+
+    async def terminate(self, id: UUID, order: Terminate, wait_s: float) -> TaskInfo:
+        path, params = f"/tasks/{id}/terminate", {"wait_s": wait_s}
+        return await self.line.ask(TaskInfo, "POST", path, order, params=params, wait_s=wait_s)
+
+    async def remove(self, id: UUID, fence: int) -> None:
+        await self.line.raw("DELETE", f"/tasks/{id}", params={"fence": fence})
+
+    async def changes(self, cursor: str, wait_s: float) -> Changes:
+        params = {"cursor": cursor, "wait_s": wait_s}
+        return await self.line.ask(Changes, "GET", "/changes", params=params, wait_s=wait_s)
+
+    async def log(self, id: UUID, offset: int, *, own: bool) -> Piece:
+        params = {"offset": offset, "own": "true" if own else "false"}
+        return _piece(*await self.line.raw("GET", f"/tasks/{id}/log", params=params))
+
+
+class LocalRunner:
+    def __init__(self, socket: str, token: str) -> None:
+        self.socket = socket
+        self.line = Line(socket, token, connections=4)
+
+    async def run(self, order: JobOrder) -> None:
+        await self.line.ask(Health, "POST", "/job", order)
+        await self.line.ask(Health, "POST", "/run")
+
+    async def stop(self, order: Stop) -> None:
+        await self.line.raw("POST", "/stop", order)
+
+    async def pull(self, offset: int, wait_s: float) -> Piece:
+        params = {"offset": offset, "wait_s": wait_s}
+        return _piece(*await self.line.raw("GET", "/pull", params=params, wait_s=wait_s))
+
+
+def _piece(frames: bytes, headers: Mapping[str, str]) -> Piece:
+    return Piece(frames, int(headers[Header.NEXT]), headers.get(Header.COMPLETE) == "true")

@@ -1,0 +1,62 @@
+"""What every model that crosses a process border has in common, and how errors cross it."""
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from stoker.core.errors import StokerError, UserError
+
+
+class Model(BaseModel):
+    """Frozen; an unknown field is an error, so that a typing mistake is not silently ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Answer(Model):
+    """What an agent or the server says. A newer one may say more than we know."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Problem(Answer):
+    """One thing that is wrong with what a person wrote."""
+
+    key: str = Field(examples=["resources.memry"], description="The path of the key; empty for the whole.")
+    message: str = Field(examples=["there is no such key here"])
+    hint: str = Field(default="", examples=["Did you mean memory?"])
+    line: int | None = Field(default=None, examples=[7])
+
+    def __str__(self) -> str:
+        where = ": ".join(part for part in (f"line {self.line}" if self.line else "", self.key) if part)
+        return f"{where}: {self.message}" if where else self.message
+
+
+class Invalid(UserError):
+    """Refused as a whole; every problem that was found is named."""
+
+    code = "invalid"
+
+    def __init__(self, problems: Sequence[Problem], *, code: str = "") -> None:
+        first = problems[0]
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        super().__init__(f"{first}{more}.", hint=first.hint, code=code)
+        self.problems = tuple(problems)
+
+
+class ErrorDetail(Answer):
+    code: str = Field(examples=["not_found"])
+    message: str = Field(examples=["There is no run train-1 in project main."])
+    hint: str = Field(default="", examples=["`stoker ps -a` lists them all."])
+    problems: tuple[Problem, ...] = Field(default=(), description="All that is wrong with what was sent.")
+
+
+class ErrorBody(Answer):
+    """The body of every answer that is not 2xx."""
+
+    error: ErrorDetail
+
+
+def body_of(error: StokerError) -> ErrorBody:
+    problems = error.problems if isinstance(error, Invalid) else ()
+    return ErrorBody(error=ErrorDetail(code=error.code, message=error.sentence, hint=error.hint, problems=problems))

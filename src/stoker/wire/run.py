@@ -1,0 +1,123 @@
+"""Runs as the API takes and shows them."""
+
+from typing import Any, Self
+from uuid import UUID
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from stoker.core.limits import MOST_RUNS_AT_ONCE
+from stoker.core.reason import RunReason
+from stoker.core.run_facts import S as RunStatus
+from stoker.wire.configuration import TaskConfiguration
+from stoker.wire.job import Job
+from stoker.wire.model import Answer, Model
+from stoker.wire.time import Time
+
+
+class Run(Answer):
+    id: UUID
+    name: str = Field(examples=["train"])
+    project: str = Field(examples=["main"])
+    user: str = Field(examples=["admin"], description="Who submitted it.")
+    type: str = Field(examples=["task"])
+    status: RunStatus = Field(examples=["RUNNING"])
+    status_message: str = Field(default="", examples=["exited with 3"], description="For people.")
+    termination_reason: RunReason | None = None
+    exit_code: int | None = Field(default=None, description="Of the job that decided the outcome.")
+    submitted_at: Time
+    started_at: Time | None = Field(default=None, description="When its first job began to run.")
+    finished_at: Time | None = None
+    version: int = Field(examples=[4], description="Grows with every change.")
+    configuration: dict[str, Any] | None = Field(
+        default=None, description="None in lists. Values of `env` are shown to its user and to managers of the project."
+    )
+    jobs: tuple[Job, ...] = Field(default=(), description="Empty in lists; of a large run the first hundred.")
+
+
+class RunPage(Answer):
+    items: tuple[Run, ...]
+    next_cursor: str | None = None
+
+
+class RunList(Answer):
+    items: tuple[Run, ...]
+
+
+class Expected(Model):
+    """The run of that name that the person has seen."""
+
+    id: UUID
+    version: int
+
+
+class Submit(Model):
+    """One configuration, or many that are accepted all or none."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"configuration": {"type": "task", "name": "hello", "commands": ["echo hello"]}}],
+            "anyOf": [{"required": ["configuration"]}, {"required": ["configurations"]}],
+        }
+    )
+
+    configuration: TaskConfiguration | None = None
+    configurations: tuple[TaskConfiguration, ...] | None = Field(
+        default=None, min_length=1, max_length=MOST_RUNS_AT_ONCE
+    )
+    expected: Expected | None = Field(default=None, description="Refuse when the latest run of that name is another.")
+
+    @model_validator(mode="after")
+    def _one_or_many(self) -> Self:
+        if (self.configuration is None) == (self.configurations is None):
+            raise PydanticCustomError("submit", "expected either configuration or configurations", {"hint": ""})
+        if self.expected is not None and (self.configuration is None or self.configuration.name is None):
+            raise PydanticCustomError("submit", "expected is for a single configuration with a name", {"hint": ""})
+        return self
+
+    @property
+    def all(self) -> tuple[TaskConfiguration, ...]:
+        return self.configurations or ((self.configuration,) if self.configuration else ())
+
+
+class Stop(Model):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"abort": False}]})
+
+    abort: bool = Field(default=False, description="Without grace.")
+
+
+class StopMany(Model):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"runs": ["train", "hello"]}],
+            "anyOf": [{"required": ["runs"]}, {"required": ["all"], "properties": {"all": {"const": True}}}],
+        }
+    )
+
+    runs: tuple[str, ...] = Field(default=(), max_length=MOST_RUNS_AT_ONCE, description="Names or ids.")
+    all: bool = Field(default=False, description="Every unfinished run of the project that you may stop.")
+    abort: bool = False
+
+    @model_validator(mode="after")
+    def _some_or_all(self) -> Self:
+        if bool(self.runs) == self.all:
+            raise PydanticCustomError("stop", "expected either runs or all", {"hint": ""})
+        return self
+
+
+class Reason(Answer):
+    """What one instance says."""
+
+    instance: UUID
+    sentence: str = Field(examples=["needs 8GB of memory, has 4GB"])
+
+
+class Why(Answer):
+    """Why a run waits, or that it does not."""
+
+    sentence: str = Field(examples=["2 instances fit and all are in use"])
+    code: str = Field(default="", examples=["busy"])
+    reasons: tuple[Reason, ...] = ()
+    more: int = Field(default=0, description="Instances whose reason is not listed.")
+    place: int | None = Field(default=None, description="In the queue, from 1.")
+    waiting: int | None = Field(default=None, description="How many wait.")

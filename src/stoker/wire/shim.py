@@ -1,0 +1,149 @@
+"""What the server and a shim say to each other.
+
+A shim task is one submission of one job: its id is the job's id. Every order carries the fence of the errand that
+gives it; an order with a lower fence than the shim has seen for that task is refused (409, code `fenced`).
+
+| method | path | what |
+|---|---|---|
+| GET | /healthz | `Health` |
+| GET | /host | `HostInfo` |
+| POST | /tasks | `TaskOrder`: 201 `TaskInfo`, usually started; the same id again: 200, the same task |
+| GET | /tasks | `TaskList` |
+| GET | /tasks/{id} | `TaskInfo` |
+| POST | /tasks/{id}/terminate?wait_s=S | `Terminate`: 202 `TaskInfo`, terminated or as it is after `wait_s`; safe to \
+repeat, a shorter grace overtakes a longer one |
+| DELETE | /tasks/{id}?fence=N | 204; 409 `not_terminated` before it is; a task that is not there: 204 |
+| GET | /tasks/{id}/log?offset=N&limit=B&own=false | frames from the disk, also when the runner is dead; headers as \
+the runner's pull; `own`: the runner's own log |
+| GET | /changes?cursor=C&wait_s=S | `Changes`: tasks that changed since the cursor; waits until there is one |
+| POST | /leave | `Leave`: 202 `Left`, then the shim ends; 409 `tasks_running` while there are some, unless forced |
+| GET | /openapi.json | this table for programs |
+
+Every request carries `Authorization: Bearer TOKEN` with the shim's token. A task that was removed is not started again
+by an order with the same or a lower fence.
+"""
+
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
+
+from stoker.core.reason import JobReason
+from stoker.core.shim_task import Runtime
+from stoker.core.shim_task import S as TaskState
+from stoker.wire.model import Answer, Model
+from stoker.wire.runner import LONGEST_GRACE_S, LONGEST_WAIT_S, PULL_BYTES, Result
+
+
+class Health(Answer):
+    service: str = "shim"
+    version: str
+    boot: str
+    """Another one after each start of the shim."""
+    tasks: int
+
+
+class HostGpu(Answer):
+    index: int
+    id: str = Field(description="The vendor's own id of the device.")
+    name: str
+    memory_mb: int
+    vendor: str
+
+
+class HostInfo(Answer):
+    hostname: str
+    cpus: int
+    memory_mb: int
+    disk_mb: int
+    gpus: tuple[HostGpu, ...] = ()
+    addresses: tuple[str, ...] = ()
+    root: bool = Field(description="Runs as root: jobs of several projects are kept apart by users.")
+    cgroups: bool = Field(description="Limits of memory and CPU are enforced.")
+
+
+Fence = Annotated[int, Field(ge=0, lt=2**63)]
+Index = Annotated[int, Field(ge=0, lt=1024)]
+Wait = Annotated[float, Field(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False)]
+
+
+class TaskOrder(Model):
+    id: UUID
+    fence: Fence
+    name: str = Field(max_length=256, description="Of the run, for people who look at the host.")
+    project_id: UUID
+    runtime: Runtime = Runtime.PROCESS
+    token: str = Field(
+        min_length=16,
+        max_length=512,
+        pattern=r"^[!-~]+$",
+        repr=False,
+        description="Every request to the task's runner carries it.",
+        examples=["c2VjcmV0LW9mLXRoZS10YXNr"],
+    )
+    cpu: float | None = Field(default=None, gt=0, le=1e5, allow_inf_nan=False)
+    memory_mb: int | None = Field(default=None, gt=0, lt=2**40)
+    gpu_indices: tuple[Index, ...] = Field(default=(), max_length=1024)
+    stop_after_s: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="The opt-in: stop it when the server is away."
+    )
+
+
+class TaskInfo(Answer):
+    id: UUID
+    fence: int
+    state: TaskState
+    ending: bool = False
+    reason: JobReason | None = None
+    message: str = ""
+    socket: str = Field(default="", description="Where its runner listens.")
+    gpu_ids: tuple[str, ...] = ()
+    result: Result | None = Field(default=None, description="How its commands ended, once they have.")
+    log_end: int = Field(default=0, description="How far the job's log goes; brought up to date now and then.")
+    cleanup_error: str = ""
+
+
+class TaskList(Answer):
+    tasks: tuple[TaskInfo, ...]
+
+
+class Terminate(Model):
+    fence: Fence
+    grace_s: float = Field(default=0.0, ge=0, le=LONGEST_GRACE_S, allow_inf_nan=False)
+    reason: JobReason = JobReason.TERMINATED_BY_SERVER
+    message: str = Field(default="", max_length=10_000)
+
+
+class TerminateQuery(Model):
+    wait_s: Wait = Field(default=0.0, description="How long to wait until it is terminated.")
+
+
+class RemoveQuery(Model):
+    fence: Fence
+
+
+class LogQuery(Model):
+    offset: int = Field(default=0, ge=0, lt=2**63)
+    limit: int = Field(default=PULL_BYTES, ge=1, le=PULL_BYTES, description="About how many bytes.")
+    own: bool = Field(default=False, description="Of the runner's own log.")
+
+
+class ChangesQuery(Model):
+    cursor: str = Field(default="", max_length=256)
+    wait_s: Wait = Field(default=0.0, description="How long to wait for a change.")
+
+
+class Leave(Model):
+    force: bool = Field(default=False, description="Terminate every task first.")
+
+
+class Left(Answer):
+    terminated: int = Field(description="How many tasks were still there.")
+
+
+class Changes(Answer):
+    cursor: str
+    """For the next call; an unknown one (another boot) is answered with every task."""
+    complete: bool
+    """These are all the tasks there are."""
+    tasks: tuple[TaskInfo, ...]

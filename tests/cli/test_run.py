@@ -1,0 +1,136 @@
+"""`ps`, `get`, `why`, `stop`, `wait`, `delete`: what they print, what programs read, what the shell is told."""
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from stoker.cli import exits
+from tests.cli.conftest import Stoker
+from tests.cli.fake import Fake, job, run
+
+RUNNING = {"status": "RUNNING", "termination_reason": None, "exit_code": None, "finished_at": None}
+FAILED = {"status": "FAILED", "termination_reason": "JOB_FAILED"}
+
+
+def test_ps_lists_what_has_not_finished(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("old"), run("train", **RUNNING))
+    lines = stoker("ps").stdout.decode().splitlines()
+    assert lines[0].split() == ["NAME", "STATUS", "SUBMITTED", "TOOK", "EXIT", "USER", "MESSAGE"]
+    assert [line.split()[0] for line in lines[1:]] == ["train"]
+    assert b"\x1b" not in stoker("ps").stdout
+    assert [each["name"] for each in json.loads(stoker("ps", "-a", "--json").stdout)] == ["old", "train"]
+
+
+def test_ps_says_when_there_is_nothing(stoker: Stoker) -> None:
+    told = stoker("ps")
+    assert (told.returncode, told.stdout) == (0, b"")
+    assert b"stoker ps -a" in told.stderr
+    assert json.loads(stoker("ps", "--json").stdout) == []
+
+
+def test_programs_get_all_pages_and_people_the_last_ones(stoker: Stoker, fake: Fake) -> None:
+    fake.add(*(run(f"run-{number}") for number in range(230)))
+    assert len(json.loads(stoker("ps", "-a", "--json").stdout)) == 230
+    told = stoker("ps", "-a")
+    assert len(told.stdout.splitlines()) == 51
+    assert b"-n" in told.stderr
+    assert len(stoker("ps", "-a", "-n", "120").stdout.splitlines()) == 121
+    assert len(stoker("ps", "-a", "-n", "7").stdout.splitlines()) == 8
+
+
+def test_names_and_messages_cannot_command_the_terminal(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("train", status_message="a\x1b[2Jb\nc", **RUNNING))
+    told = stoker("ps").stdout
+    assert b"\x1b" not in told
+    assert len(told.splitlines()) == 2
+
+
+def test_get_shows_a_run_and_its_jobs(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("train", jobs=[job(exit_code=None, exit_signal=9, status="FAILED")], **FAILED | {"exit_code": 137}))
+    told = stoker("get", "train").stdout.decode()
+    assert "signal 9" in told
+    assert "JOB_FAILED" in told
+    assert json.loads(stoker("get", "train", "--json").stdout) == fake.runs["train"]
+
+
+def test_an_unknown_run_is_1_with_the_nearest_names(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("train-1"), run("other"))
+    for args in [
+        ("get", "trian-1"),
+        ("stop", "trian-1"),
+        ("logs", "trian-1"),
+        ("why", "trian-1"),
+        ("events", "trian-1"),
+    ]:
+        told = stoker(*args)
+        assert (told.returncode, told.stdout) == (1, b""), args
+        assert b"Did you mean train-1?" in told.stderr, args
+
+
+def test_why_says_it_in_a_sentence(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("train", **RUNNING))
+    assert stoker("why", "train").stdout.decode().splitlines() == ["It waits for a machine.", "  i-1: is full"]
+    assert json.loads(stoker("why", "train", "--json").stdout)["reasons"]
+
+
+def test_stop_takes_several_names(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("a", **RUNNING), run("b", **RUNNING), run("c", **RUNNING))
+    told = stoker("stop", "a", "b", "--abort", "--json")
+    assert [each["name"] for each in json.loads(told.stdout)] == ["a", "b"]
+    assert fake.runs["a"]["termination_reason"] == "ABORTED_BY_USER"
+    assert fake.runs["c"]["status"] == "RUNNING"
+
+
+def test_stop_all_needs_a_yes(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("a", **RUNNING))
+    assert stoker("stop", "--all").returncode == 2
+    assert fake.runs["a"]["status"] == "RUNNING"
+    assert stoker("stop", "--all", "-y").returncode == 0
+    assert fake.runs["a"]["termination_reason"] == "STOPPED_BY_USER"
+
+
+def test_delete_goes_on_behind_one_that_is_not_there(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("a"), run("b"))
+    told = stoker("delete", "a", "x", "b", "-y", "--json")
+    assert told.returncode == 1
+    assert json.loads(told.stdout) == {"deleted": ["a", "b"]}
+    assert b"no run x" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({}, 0),
+        ({**FAILED, "exit_code": 7}, 7),
+        ({**FAILED, "exit_code": 137}, 137),
+        ({**FAILED, "exit_code": None}, exits.RUN_FAILED),
+        ({**FAILED, "exit_code": 0}, exits.RUN_FAILED),
+        ({"status": "TERMINATED", "termination_reason": "STOPPED_BY_USER", "exit_code": 143}, exits.RUN_STOPPED),
+        (RUNNING, exits.RUN_UNFINISHED),
+    ],
+)
+def test_wait_tells_the_shell_how_it_ended(stoker: Stoker, fake: Fake, said: dict[str, Any], code: int) -> None:
+    fake.add(run("train", **said))
+    told = stoker("wait", "train", "--timeout", "0.2s")
+    assert told.returncode == code
+    assert told.stdout.startswith(b"train ")
+
+
+def test_wait_returns_as_soon_as_it_has_ended(stoker: Stoker, fake: Fake) -> None:
+    fake.add(running := run("train", **RUNNING))
+
+    def end() -> None:
+        running.update(FAILED, exit_code=3)
+        fake.add(running)
+
+    threading.Timer(0.3, end).start()
+    assert stoker("wait", "train").returncode == 3
+
+
+def test_wait_for_what_is_not_there_is_102(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("a"), run("b", **FAILED, exit_code=5))
+    told = stoker("wait", "a", "x", "b", "--json")
+    assert told.returncode == exits.RUN_NOT_FOUND
+    assert [each["name"] for each in json.loads(told.stdout)] == ["a", "b"]

@@ -1,0 +1,90 @@
+"""The placer's eyes: which of many waiting gangs it looks at, and all of each."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from stoker.engine import placement as module
+from stoker.engine.change import Change, RunBirth
+from stoker.engine.engine import Engine
+from stoker.engine.hint import PLACEMENT
+from stoker.store.database import Database
+from tests.conftest import Databases
+from tests.engine.conftest import ask, engine_with, eventually
+from tests.engine.test_engine import Agents, host, run_of
+
+UP = "SELECT count(*) FROM instance WHERE state = 'IDLE'"
+PLACED = "SELECT array_agg(DISTINCT run.name) FROM job JOIN run ON run.id = job.run_id WHERE instance_id IS NOT NULL"
+
+
+@asynccontextmanager
+async def placer(db: Database, hosts: int, cpu: int = 4) -> AsyncIterator[Engine]:
+    """An engine that places when it is told to, with hosts that are up."""
+    async with engine_with(db, Agents(exit_code=None).performers(), without=[PLACEMENT]) as engine:
+        await engine.commit(Change(instances=tuple(host(engine, cpu) for _ in range(hosts))))
+
+        async def up() -> bool:
+            return bool(await ask(db, UP) == hosts)
+
+        await eventually(up, "the hosts are up")
+        yield engine
+
+
+async def submit(engine: Engine, *births: RunBirth) -> None:
+    await asyncio.gather(*(engine.commit(Change(runs=(birth,))) for birth in births))
+
+
+async def test_a_gang_is_looked_at_whole_or_not_at_all(database: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for one gang in a pass: half of one would be placed alone, and its other half perhaps never."""
+    monkeypatch.setattr(module, "MOST_GANGS", 1)
+    async with database() as db, placer(db, hosts=2) as engine:
+        await submit(engine, run_of(engine, "pair", nodes=2))
+        await submit(engine, run_of(engine, "other", nodes=2))
+        await engine.placement.once()
+        assert await ask(db, PLACED) == ["pair"]
+        assert await ask(db, "SELECT count(*) FROM job WHERE instance_id IS NOT NULL") == 2
+
+
+async def test_an_urgent_run_is_not_hidden_behind_many_old_ones(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More old gangs wait than a pass looks at; one that came last has a higher priority, and room for one is left."""
+    monkeypatch.setattr(module, "MOST_GANGS", 3)
+    async with database() as db, placer(db, hosts=1, cpu=1) as engine:
+        for number in range(5):
+            await submit(engine, run_of(engine, f"old-{number}"))
+        await submit(engine, run_of(engine, "urgent", priority=90))
+        await engine.placement.once()
+        assert await ask(db, PLACED) == ["urgent"]
+
+
+async def test_of_equally_urgent_gangs_the_oldest_are_looked_at(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_GANGS", 2)
+    async with database() as db, placer(db, hosts=1) as engine:
+        await submit(engine, run_of(engine, "lazy", priority=10))
+        for name in ("first", "second", "third"):
+            await submit(engine, run_of(engine, name))
+        await engine.placement.once()
+        assert await ask(db, PLACED) == ["first", "second"]
+
+
+async def test_a_gang_that_cannot_be_placed_by_our_fault_keeps_nobody_else_waiting(database: Databases) -> None:
+    """It would be the first in turn, and there is room for one: without it the room is the next one's."""
+    async with database() as db, placer(db, hosts=1, cpu=1) as engine:
+        async with db.transaction() as tx:
+            await tx.execute("ALTER TABLE run ADD CHECK (name <> 'sick' OR state = 'SUBMITTED')")
+        await submit(engine, run_of(engine, "sick", priority=90))
+        await submit(engine, run_of(engine, "sound"))
+        first = await engine.placement.once()
+        assert (first.bugs, first.again_after_s is not None) == (1, True)
+
+        async def placed() -> bool:
+            await engine.placement.once()
+            return bool(await ask(db, PLACED))
+
+        await eventually(placed, "the other one is placed", deadline_s=5.0)
+        assert await ask(db, PLACED) == ["sound"]

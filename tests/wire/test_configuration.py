@@ -1,0 +1,203 @@
+"""What people write is understood, or refused with the line, the key, what was expected and the nearest name."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.errors import UserError
+from stoker.core.gang import OnNoCapacity
+from stoker.core.policy import Policy
+from stoker.core.resources import Range
+from stoker.wire.configuration import (
+    complete,
+    json_schema,
+    load,
+    parse,
+    restored,
+    stored,
+    to_json,
+    to_policy,
+    to_request,
+    with_env,
+)
+from stoker.wire.model import Invalid, body_of
+
+FULL = """\
+type: task
+name: train
+setup:
+  - pip install -r requirements.txt
+commands:
+  - true
+  - python train.py --rate 0.10
+env:
+  EPOCHS: 3
+  RATE: 1.10
+  FLAG: off
+  HOME_OF_CALLER:
+working_dir: src
+shell: bash
+tty: true
+resources:
+  cpu: 2..
+  memory: 8GB
+  gpu: A100:1
+  named: {license: 2}
+priority: 70
+max_duration: 1h30m
+start_timeout: off
+stop_duration: 90
+on_no_capacity: fail
+"""
+
+
+def test_every_key_is_understood() -> None:
+    task = load(FULL)
+    assert task.commands == ("true", "python train.py --rate 0.10")
+    assert task.env == {"EPOCHS": "3", "RATE": "1.10", "FLAG": "off", "HOME_OF_CALLER": None}
+    assert to_policy(task) == Policy(
+        priority=70, on_no_capacity=OnNoCapacity.FAIL, stop_duration_s=90.0, max_duration_s=5400.0
+    )
+    request = to_request(task)
+    assert request.cpu == Range(2)
+    assert request.memory_mb == Range(8192)
+    assert request.gpu is not None
+    assert request.gpu.names == ("A100",)
+    assert request.named == {"license": 2}
+
+
+def test_the_least_is_a_type_and_a_command() -> None:
+    task = load("{type: task, commands: [echo hi]}")
+    assert to_json(task) == {"type": "task", "commands": ["echo hi"]}
+    assert to_policy(task) == Policy()
+
+
+def test_it_is_stored_and_restored_as_the_same() -> None:
+    task = with_env(load(FULL), {"HOME_OF_CALLER": "/x"})
+    assert restored(stored(task)) == task
+    assert json.loads(stored(task))["max_duration"] == "1h30m"
+
+
+def test_a_key_without_a_value_is_not_given() -> None:
+    assert load("type: task\ncommands: [x]\nname:\nresources:\nenv:\n") == load("type: task\ncommands: [x]\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "says", "hint"),
+    [
+        ("type: task\ncommand: [x]", 2, "command", "no such key", "Did you mean commands?"),
+        ("type: tusk\ncommands: [x]", 1, "type", "expected 'task', got 'tusk'", "Did you mean task?"),
+        ("commands: [x]", 1, "type", "it is missing", ""),
+        ("type: task", 1, "commands", "it is missing", ""),
+        ("type: task\ncommands: []", 2, "commands", "at least 1", ""),
+        ("type: task\ncommands: echo", 2, "commands", "expected a list, got 'echo'", ""),
+        ("type: task\ncommands:\n- a\n- b: c", 4, "commands.1", "expected text, got a map", "A colon"),
+        ("type: task\ncommands: [x, '']", 2, "commands.1", "expected a command", ""),
+        ("type: task\ncommands: ['a\\0b', \"a\\0b\"]", 2, "commands.1", "NUL", ""),
+        ("type: task\ncommands: [x]\nname: Train_1", 3, "name", "expected a name", ""),
+        ("type: task\ncommands: [x]\ntty: 1", 3, "tty", "expected true or false, got 1", ""),
+        ("type: task\ncommands: [x]\npriority: high", 3, "priority", "expected a whole number", ""),
+        ("type: task\ncommands: [x]\npriority: '5'", 3, "priority", "expected a whole number", ""),
+        ("type: task\ncommands: [x]\npriority: 101", 3, "priority", "expected at most 100, got 101", ""),
+        ("type: task\ncommands: [x]\nmax_duration: soon", 3, "max_duration", "expected a length of time", "1h30m"),
+        ("type: task\ncommands: [x]\nmax_duration: 0", 3, "max_duration", "a limit of nothing", "off"),
+        ("type: task\ncommands: [x]\nstop_duration: off", 3, "stop_duration", "cannot be off", "Write it as"),
+        ("type: task\ncommands: [x]\nresources:\n  memry: 1GB", 4, "resources.memry", "no such key", "memory"),
+        ("type: task\ncommands: [x]\nresources:\n  cpu: 4\n  memory: 8", 5, "resources.memory", "'8' is not", "8GB"),
+        ("type: task\ncommands: [x]\nresources: {gpu: {nme: A}}", 3, "resources.gpu", "no key 'nme'", "name"),
+        ("type: task\ncommands: [x]\nresources: {cpu: 4..2}", 3, "resources.cpu", "ends before it begins", ""),
+        ("type: task\ncommands: [x]\nresources: 5", 3, "resources", "expected a map, got 5", ""),
+        ("type: task\ncommands: [x]\nenv:\n  A: 1\n  2B: x", 5, "env.2B", "no name of a variable", ""),
+        ("type: task\ncommands: [x]\nenv:\n- A=1\n- A=2", 5, "env.1", "given twice", ""),
+        ("type: task\ncommands: [x]\nenv: 5", 3, "env", "expected a map or a list", "NAME=value"),
+        ("type: task\ncommands: [x]\nenv: {STOKER_RUN_ID: x}", 3, "env.STOKER_RUN_ID", "set by Stoker", ""),
+        ("type: task\ncommands: [x]\non_no_capacity: que", 3, "on_no_capacity", "'queue' or 'fail'", "queue"),
+        ("type: task\ncommands: [x]\nshell: bash -l", 3, "shell", "expected the name", "bash"),
+        ("- a\n- b", 1, "", "expected a map", ""),
+        ("\n\nhello", 3, "", "expected a map", ""),
+    ],
+)
+def test_a_mistake_is_shown_where_it_is(text: str, line: int, key: str, says: str, hint: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        load(text)
+    (problem,) = refused.value.problems
+    assert (problem.line, problem.key) == (line, key)
+    assert says in problem.message
+    assert hint in problem.hint
+    assert f"line {line}" in refused.value.sentence
+    assert body_of(refused.value).error.problems == (problem,)
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines() -> None:
+    with pytest.raises(Invalid) as refused:
+        load("type: task\ntty: 1\ncommands: [x]\nprio: 3\nmax_duration: x\n")
+    assert [problem.line for problem in refused.value.problems] == [2, 4, 5]
+    assert "(and 2 more)" in refused.value.sentence
+
+
+def test_the_value_of_a_variable_is_never_repeated() -> None:
+    """It may be a secret, and the message may be sent to a log."""
+    with pytest.raises(Invalid) as refused:
+        load("type: task\ncommands: [x]\nenv:\n  TOKEN: [hunter2]\n")
+    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in body_of(refused.value).model_dump_json()
+    assert "hunter2" not in repr(load("type: task\ncommands: [x]\nenv: {TOKEN: hunter2}\n"))
+
+
+def test_a_bare_name_takes_the_callers_value() -> None:
+    for env in ("[A, B=2]", "{A: , B: 2}", "{A: ~, B: '2'}"):
+        task = load(f"type: task\ncommands: [x]\nenv: {env}")
+        assert with_env(task, {"A": "1"}).env == {"A": "1", "B": "2"}
+        with pytest.raises(UserError, match="A is not set"):
+            with_env(task, {})
+        with pytest.raises(Invalid, match=r"env.A: it has no value"):
+            complete(task)
+
+
+def test_a_value_of_a_variable_may_hold_anything_but_nul() -> None:
+    task = load("type: task\ncommands: [x]\nenv: ['A=b=c', 'D=', 'E=two\\nlines', \"F=\\u00fc\"]")
+    assert task.env == {"A": "b=c", "D": "", "E": "two\\nlines", "F": "ü"}
+    with pytest.raises(Invalid):
+        parse({"type": "task", "commands": ["x"], "env": {"A": "a\0b"}})
+    with pytest.raises(Invalid):
+        parse({"type": "task", "commands": ["x"], "env": {"A": "\ud800"}})
+    with pytest.raises(Invalid):
+        parse({"type": "task", "commands": ["\ud800"]})
+
+
+def test_the_schema_for_editors_knows_every_key_and_says_what_it_is_for() -> None:
+    schema = json_schema()
+    assert set(schema["properties"]) == set(to_json_keys())
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["type", "commands"]
+    for key in ("max_duration", "start_timeout", "stop_duration", "setup", "priority", "env", "name"):
+        assert "description" in json.dumps(schema["properties"][key])
+
+
+def to_json_keys() -> list[str]:
+    return [line.partition(":")[0] for line in FULL.splitlines() if line[0].isalpha()]
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["type", "name", "commands", "env", "resources", "max_duration", "tty", "extra", "priority"]),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["task"]),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+            max_leaves=6,
+        ),
+    )
+)
+def test_whatever_is_sent_is_understood_or_refused(value: dict[str, Any]) -> None:
+    try:
+        task = parse(value)
+    except UserError as refused:
+        assert refused.sentence
+    else:
+        assert restored(stored(task)) == task
+        to_policy(task)
+        to_request(task)

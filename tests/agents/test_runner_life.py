@@ -237,12 +237,15 @@ async def test_a_server_that_waits_for_news_is_not_silent(fork_socket: Path, pla
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 async def test_a_result_waits_for_a_disk_that_is_full(fork_socket: Path, place: Path) -> None:
-    with small_disk(place, "256k"):
+    with small_disk(place, "2m"):
         async with runner(fork_socket, place) as one:
             await one.submit("echo up; read x < fifo; exit 3", setup=["mkfifo fifo"])
             await one.ask("POST", "/run")
             await one.printed(b"up")
             filler = place / "filler"
+            fill(filler)
+            # Somebody else takes what was held for the end.
+            (place / "reserve").unlink()
             fill(filler)
             await asyncio.to_thread((place / "work" / "fifo").write_text, "go\n")
             await until((place / "result.json.new").exists)
@@ -253,8 +256,37 @@ async def test_a_result_waits_for_a_disk_that_is_full(fork_socket: Path, place: 
             assert "the result is written now" in await one.own_log()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+async def test_a_job_that_filled_its_disk_ends_all_the_same(fork_socket: Path, place: Path) -> None:
+    """Nobody makes room; its last words and its result have their own."""
+    with small_disk(place, "4m"):
+        async with runner(fork_socket, place) as one:
+            await one.start("echo begin", "cat /dev/zero > big || seq 1 50000", "exit 12")
+            result = await one.result()
+            assert os.statvfs(place).f_bavail * 4096 < 2_000_000
+            assert result.exit_code == 12
+            lines = (await one.output()).splitlines()
+            assert (lines[0], lines[-1], len(lines)) == (b"begin", b"50000", 50_001)
+            assert b"No space left" in await one.output(Stream.STDERR)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+async def test_an_order_for_a_full_disk_waits_for_room(fork_socket: Path, place: Path) -> None:
+    with small_disk(place, "4m"):
+        async with runner(fork_socket, place) as one:
+            fill(place / "filler")
+            sent = asyncio.create_task(one.ask("POST", "/job", json=one.order("true")))
+            # Answered meanwhile, as ever.
+            await asyncio.gather(*(one.health() for _ in range(20)))
+            assert not sent.done()
+            assert (await one.health()).state == RunnerState.WAIT_SUBMIT
+            (place / "filler").unlink()
+            assert (await sent).status == 200
+            assert (place / "order.json").exists()
+
+
 def fill(path: Path) -> None:
-    with open(path, "wb", buffering=0) as file:
+    with open(path, "ab", buffering=0) as file:
         try:
             while True:
                 file.write(b"x" * 4096)

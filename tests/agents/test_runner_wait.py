@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -96,6 +97,19 @@ async def test_the_own_log_and_live_readers_are_not_waited_for_without_end(
             life.log_pulled(0)
             await asyncio.wait_for(ended, 10)
         assert life.state == RunnerState.WAIT_LOGS_FINISHED
+
+
+async def test_a_runner_whose_directory_is_gone_does_not_stay(
+    tmp_path: Path, assignment: Assignment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody removed the whole home; without a job there is nothing to stay for."""
+    monkeypatch.setattr(life_module, "PLACE_LOOK_S", 0.01)
+    async with living(tmp_path, assignment) as life:
+        gone = asyncio.create_task(life.abandoned())
+        await asyncio.sleep(0.05)
+        assert not gone.done()
+        shutil.rmtree(tmp_path)
+        await asyncio.wait_for(gone, 10)
 
 
 async def test_half_a_user_is_refused(assignment: Assignment) -> None:

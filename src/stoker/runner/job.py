@@ -71,6 +71,8 @@ class Job:
         self._killed = asyncio.Event()
         self._taken_bytes = 0
         self._over_quota = False
+        self.ended = False
+        """Nothing of it is left."""
 
     @property
     def stopping(self) -> bool:
@@ -107,11 +109,13 @@ class Job:
         try:
             channel = open_terminal(self._user) if self._order.tty else open_pipes()
         except OSError as error:
+            self.ended = True
             return Ending(_COULD_NOT_START, failure=Failure.EXECUTOR, message=f"There is no pipe to be had: {error}.")
         output = Output(channel.readers, self._spool, self._take)
         ending = await self._all_commands(channel)
         channel.close_writers()
         await self._settle(output)
+        self.ended = True
         if self._timer is not None:
             self._timer.cancel()
         if self._over_quota:

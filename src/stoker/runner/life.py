@@ -27,10 +27,12 @@ from stoker.runner.limits import (
     MESSAGE_CHARS,
     MOST_LIVE_READERS,
     ORDER_PATIENCE_S,
+    PLACE_LOOK_S,
     READERS_WAIT_S,
+    RESERVE_BYTES,
     START_WAIT_S,
 )
-from stoker.runner.place import Place, write_file
+from stoker.runner.place import Place, hold_space, write_file
 from stoker.runner.reaper import Reaper, kill_leftovers
 from stoker.runner.spool import OwnLog, Spool, persist
 from stoker.runner.version import VERSION
@@ -97,6 +99,7 @@ class Life:
 
     async def _conclude(self, ending: Ending) -> None:
         """The log first, then the result, then the word: whoever hears of the result finds both after any crash."""
+        self._place.reserve.unlink(missing_ok=True)
         await self.spool.seal()
         result = Result(
             exit_code=ending.exit_code,
@@ -150,9 +153,14 @@ class Life:
 
     async def _keep_order(self, order: JobOrder) -> None:
         data = order.model_dump_json().encode()
+
+        def write() -> None:
+            hold_space(self._place.reserve, RESERVE_BYTES)
+            write_file(self._place.order, data)
+
         try:
             async with asyncio.timeout(ORDER_PATIENCE_S):
-                await persist("the order", lambda: write_file(self._place.order, data), self.own.say)
+                await persist("the order", write, self.own.say)
         except TimeoutError:
             raise Unavailable("The runner cannot write to its disk.", hint="Make room.", code="disk_full") from None
 
@@ -229,7 +237,7 @@ class Life:
             del self._readers[key]
             self._move()
 
-    # Silence.
+    # Silence, and nobody left.
 
     def heard(self) -> None:
         """Somebody with the token is there."""
@@ -247,6 +255,11 @@ class Life:
                 self._stop(None, f"the server was not heard for {silent_s:.1f} s")
                 return
             await asyncio.sleep(min(1.0, limit_s / 4))
+
+    async def abandoned(self) -> None:
+        """Returns when the task's directory is gone and no job runs: what is left to say, nobody can ever read."""
+        while self._place.directory.exists() or (self._job is not None and not self._job.ended):  # noqa: ASYNC110
+            await asyncio.sleep(PLACE_LOOK_S)
 
     # Below.
 

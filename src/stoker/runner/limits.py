@@ -11,6 +11,8 @@ READERS_WAIT_S: Final = 3600.0
 """For somebody to read the whole log of a job that has ended. It stays on disk for the shim."""
 LAST_READERS_WAIT_S: Final = 60.0
 """The same for the runner's own log and for live readers, once the server has the job's log."""
+PLACE_LOOK_S: Final = 30.0
+"""Between two looks whether the task's directory is still there."""
 
 # The end of a job.
 LINGER_S: Final = 0.2
@@ -33,6 +35,8 @@ BREATH_S: Final = 0.002
 OWN_LOG_BYTES: Final = 1024 * 1024
 OWN_LOG_DELAY_S: Final = 0.1
 """Until a sentence in it is on disk."""
+RESERVE_BYTES: Final = PENDING_BYTES + 256 * 1024
+"""Held on disk while a job runs: what it printed last and its result are kept also when it has filled the disk."""
 LAST_WORDS_S: Final = 1.0
 """A runner that leaves waits for them no longer, should the disk be full."""
 RETRY_S: Final = 1.0

@@ -110,7 +110,8 @@ async def _live(place: Place, assignment: Assignment, listener: socket.socket) -
         # One of these that breaks takes the runner with it; the shim then says so.
         for work in (life.spool.drive(), life.own.spool.drive(), life.watch_silence()):
             group.create_task(work)
-        await life.live()
+        ends = {group.create_task(life.live()), group.create_task(life.abandoned())}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         # Whoever still waits for news hears that there will be none.
         life.spool.finish()
         await parts.site.cleanup()

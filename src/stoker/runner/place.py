@@ -43,12 +43,29 @@ class Place:
         return self.own / "stderr"
 
     @property
+    def reserve(self) -> Path:
+        """Holds space for the end of a job that has filled the disk."""
+        return self.directory / "reserve"
+
+    @property
     def work(self) -> Path:
         return self.directory / "work"
 
     @property
     def code(self) -> Path:
         return self.directory / "code.tar"
+
+
+def hold_space(path: Path, size_bytes: int) -> None:
+    """Takes space on the disk that `path.unlink()` gives back."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError:
+        path.unlink()
+        raise
+    finally:
+        os.close(descriptor)
 
 
 def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:

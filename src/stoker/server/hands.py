@@ -2,18 +2,20 @@
 
 import asyncio
 
+import structlog
+
 from stoker.core.ids import FleetId, InstanceId, JobId, derived
 from stoker.engine.change import Change
 from stoker.engine.host import HostPerformers
 from stoker.engine.log_pump import LogPump
-from stoker.engine.loop import Counts
+from stoker.engine.loop import Counts, Once
 from stoker.engine.order import StoredOrders
 from stoker.engine.perform import JobPerformers
 from stoker.engine.watch import Watch
 from stoker.server.agents import Agents
 from stoker.server.context import Context
 from stoker.server.follow import Followers
-from stoker.server.local_host import find_shim, host_id, instance_of, look
+from stoker.server.local_host import find_shim, host_id, instance_of, listening, look
 from stoker.store import fleet as fleet_store
 from stoker.store import host as host_store
 from stoker.transport.local import LocalAgents, runner_token
@@ -21,8 +23,12 @@ from stoker.transport.local import LocalAgents, runner_token
 WATCH = "watch"
 WATCH_S = 2.0
 """How often hosts are looked for that nobody watches."""
+SHIM_S = 2.0
+"""How often the shim of our own host is looked for."""
 LOCAL = "local"
 SPEC = '{"blocks": "auto"}'
+
+log = structlog.get_logger()
 
 
 class Hands(Agents):
@@ -33,13 +39,18 @@ class Hands(Agents):
         self._orders = StoredOrders(context.database, lambda id: runner_token(context.secret, id))
         jobs = JobPerformers(self._lines, self._orders, self._pump)
         hosts = HostPerformers(context.database, self._lines)
-        super().__init__({**jobs.performers(), **hosts.performers()}, ((WATCH, self._once, WATCH_S),))
+        loops: tuple[tuple[str, Once, float], ...] = ((WATCH, self._once, WATCH_S),)
+        if context.settings.local:
+            loops += (("shim", self._keep_shim, SHIM_S),)
+        super().__init__({**jobs.performers(), **hosts.performers()}, loops)
         self._watch: Watch | None = None
+        self._joined = False
         self._followers = Followers(self._lines, self._orders, self._pump, context.log_hub)
 
     async def start(self) -> None:
         if self._context.settings.local:
             await self._join_own_host()
+            self._joined = True
         self._context.log_hub.wanted = self._followers.want
         self._context.engine.listeners.append(self._followers.saw)
 
@@ -59,6 +70,15 @@ class Hands(Agents):
                 self._context.database, engine.committer, self._lines, self._pump, lambda: engine.replica.epoch
             )
         return await self._watch.once()
+
+    async def _keep_shim(self) -> Counts:
+        """It outlives us and we outlive it: one that was killed is started again, and finds its tasks."""
+        home = self._context.settings.home / "shim"
+        if not self._joined or listening(home):
+            return Counts()
+        log.warning("the shim of this host is away and is started again")
+        await find_shim(home)
+        return Counts(1)
 
     async def _join_own_host(self) -> None:
         """The same home is the same instance, however often its server starts."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,20 @@ async def find_shim(home: Path) -> tuple[str, str]:
             )
         await asyncio.sleep(LOOK_S)
     return found
+
+
+def listening(home: Path) -> bool:
+    """Whether a shim is there, as the kernel knows: its socket is refused from the moment on in which it dies."""
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            probe.connect((home / "address").read_text().strip())
+    except BlockingIOError:
+        # Its queue is full, so it has one.
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def instance_of(host: HostInfo, host_id: UUID, fleet_id: FleetId, now: float) -> Instance:

@@ -23,6 +23,7 @@ from stoker.runner.fork_client import server_version
 from stoker.runner.identity import Identity
 from stoker.runner.place import Place
 from stoker.runner.reaper import kill_leftovers
+from stoker.shim import cgroup
 from stoker.wire.runner import Header
 from stoker.wire.shim import Changes, TaskInfo
 
@@ -130,15 +131,10 @@ class Stage:
                 with suppress(ProcessLookupError):
                     os.kill(runner, signal.SIGKILL)
             kill_leftovers(UUID(directory.name), self.cgroups(UUID(directory.name)))
+            cgroup.remove(self.cgroups(UUID(directory.name)))
         if (pid := self.fork_server()) is not None:
             os.kill(pid, signal.SIGKILL)
-        for base in {Path(group).parent for group in self._all_cgroups()}:
-            for group in (*base.glob("*-*-*-*-*"), base):
-                with suppress(OSError):
-                    group.rmdir()
-
-    def _all_cgroups(self) -> list[str]:
-        return [group for directory in self.directories() for group in self.cgroups(UUID(directory.name))]
+        cgroup.find(cgroup.name_of(self.home)).close()
 
     # What can be seen from outside.
 

@@ -11,6 +11,7 @@ another place. The runner puts the job's processes into them; they are removed w
 """
 
 import errno
+import hashlib
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -59,6 +60,11 @@ class Cgroups:
         """Removes our places, if no task has a group there."""
         for place in self.places:
             _rmdir(place)
+
+
+def name_of(home: Path) -> str:
+    """Of the place of the shim in this home."""
+    return "stoker-" + hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
 
 
 def find(name: str, mountinfo: str | None = None, membership: str | None = None) -> Cgroups:

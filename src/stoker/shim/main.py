@@ -1,7 +1,6 @@
 """Where a shim is wired: `serve` runs one until it is told to end."""
 
 import asyncio
-import hashlib
 import os
 import resource
 import signal
@@ -93,7 +92,7 @@ async def _serve(home: Home, gpus: Sequence[HostGpu]) -> None:
 def _made(
     home: Home, gpus: Sequence[HostGpu], fork_server: ForkServer, in_thread: InThread
 ) -> tuple[Shim, Devices, cgroup.Cgroups]:
-    cgroups = cgroup.find("stoker-" + hashlib.sha256(os.fsencode(home.root)).hexdigest()[:12])
+    cgroups = cgroup.find(cgroup.name_of(home.root))
     devices = Devices(gpus)
     bench = Bench(
         Host(

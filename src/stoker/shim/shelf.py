@@ -80,11 +80,8 @@ class Shelf:
             try:
                 found.records.append(Record.model_validate_json((directory / RECORD).read_bytes()))
             except FileNotFoundError as error:
-                identity = Identity.read(Place(directory).identity)
-                if identity is not None and identity.alive():
+                if not _cleared(directory):
                     found.unreadable[id] = str(error)
-                else:
-                    remove_tree(directory)
             except (ValidationError, OSError) as error:
                 # Somebody has to look at it: a job may still run there.
                 found.unreadable[id] = str(error)
@@ -120,3 +117,15 @@ class Shelf:
                 continue
             if str(id) == name:
                 yield id, self._home.tasks / name
+
+
+def _cleared(directory: Path) -> bool:
+    """Whether a directory without a record is gone now. One in which something runs is not touched."""
+    identity = Identity.read(Place(directory).identity)
+    if identity is not None and identity.alive():
+        return False
+    try:
+        remove_tree(directory)
+    except OSError:
+        return False
+    return True

@@ -54,15 +54,25 @@ class Shim:
         for id, error in found.unreadable.items():
             log.error("record cannot be read", task=str(id), error=error)
         for record in found.records:
-            gone = self._removed.fence(record.id)
-            if gone is not None and gone >= record.fence and record.task.state is S.TERMINATED:
-                await self._host.in_thread(self._host.shelf.delete, record.id)
+            if await self._was_removed(record):
                 continue
             task = self._tasks[record.id] = Task(record, self._bench)
             await task.recover()
         for task in self._tasks.values():
             task.run()
         log.info("tasks found", tasks=len(self._tasks), live=len(self.live))
+
+    async def _was_removed(self, record: Record) -> bool:
+        """Its removal was noted and not finished: it is finished now."""
+        noted = self._removed.fence(record.id)
+        if noted is None or noted < record.fence or record.task.state is not S.TERMINATED:
+            return False
+        try:
+            await self._host.in_thread(self._host.shelf.delete, record.id)
+        except OSError as error:
+            log.warning("task not deleted", task=str(record.id), error=str(error))
+            return False
+        return True
 
     async def stop(self) -> None:
         """Leaves every runner alone."""
@@ -93,13 +103,7 @@ class Shim:
                 code="tasks_running",
             )
         self._leaving = True
-        for task in live:
-            # What cannot be noted on a full disk is done all the same.
-            with suppress(Unavailable):
-                order = TerminateAsked(0.0, JobReason.TERMINATED_BY_SERVER, "The agent of the host was sent away.")
-                await task.terminate(order, task.record.fence)
-        for task in live:
-            await task.terminated.wait()
+        await asyncio.gather(*map(_send_away, live))
         self.left.set()
         return len(live)
 
@@ -263,6 +267,14 @@ class Shim:
         if task is None:
             raise _unknown(id)
         return task
+
+
+async def _send_away(task: Task) -> None:
+    order = TerminateAsked(0.0, JobReason.TERMINATED_BY_SERVER, "The agent of the host was sent away.")
+    # What cannot be noted on a full disk is done all the same.
+    with suppress(Unavailable):
+        await task.terminate(order, task.record.fence)
+    await task.terminated.wait()
 
 
 def _unknown(id: UUID) -> NotFound:

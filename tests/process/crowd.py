@@ -9,6 +9,7 @@ import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from stoker.client import log as client_log
 from stoker.client.client import Json
@@ -194,7 +195,7 @@ class Crowd:
         reason: str | None = "ALL_JOBS_DONE",
         exit_code: int | None = 0,
         log: bytes | None = None,
-        **more: object,
+        **more: Any,
     ) -> None:
         part = Part(name, commands, status, reason, exit_code, numbers(1, LINES) if log is None else log, dict(more))
         self.parts[name] = part

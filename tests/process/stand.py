@@ -39,7 +39,7 @@ MARK = "STOKER_STAND"
 T = TypeVar("T")
 
 
-def until(happened: Callable[[], T], what: str, deadline_s: float = PATIENCE_S) -> T:
+def until(happened: Callable[[], T | None], what: str, deadline_s: float = PATIENCE_S) -> T:
     """What the condition gives, once it is true."""
     deadline = time.monotonic() + deadline_s
     while not (found := happened()):
@@ -269,7 +269,7 @@ class Stand:
 
 @contextmanager
 def standing(home: Path, **environ: str) -> Iterator[Stand]:
-    made = Stand(home, **environ)
+    made = Stand(home, local=True, **environ)
     try:
         made.start()
         yield made

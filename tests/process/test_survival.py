@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -184,7 +185,7 @@ def test_a_server_that_is_away_stops_nothing_and_knows_everything_afterwards(sta
         stand.submit(name, yard.note(name), "seq 100", yard.gate(name), "seq 101 200", f"exit {code}")
     stand.submit("going-on", yard.note("going-on"), "seq 100", yard.gate("going-on"), "seq 101 200")
     for name in ("ended", "ended-well", "going-on"):
-        until(lambda name=name: yard.began(name), f"{name} runs")
+        until(partial(yard.began, name), f"{name} runs")
     ids = {name: stand.job(name)["id"] for name in ("ended", "ended-well", "going-on")}
     stand.kill_server()
     left = time.monotonic()

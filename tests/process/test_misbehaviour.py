@@ -147,17 +147,6 @@ def test_a_job_that_closes_its_output_goes_on_until_its_own_end(stand: Stand, ya
     assert stand.log("mute") == b"up\n"
 
 
-@as_root
-def test_a_job_that_takes_more_memory_than_it_may_is_killed_for_it(stand: Stand, yard: Yard) -> None:
-    """The shell that waits for the greedy one survives it, and takes its exit code."""
-    eat = "head -c 300000000 /dev/zero | tail -c 300000000 > /dev/null"
-    run = stand.run("greedy", "echo up", eat, "echo never", resources={"memory": "..100MB"})
-    assert ending(run) == failed(137, 9, "OUT_OF_MEMORY")
-    assert "memory" in run["status_message"]
-    assert stand.log("greedy") == b"up\n"
-    assert ending(stand.run("modest", "echo up", resources={"memory": "..100MB"})) == DONE
-
-
 def test_a_job_that_fills_a_disk_of_its_own_fails_by_itself(stand: Stand, yard: Yard, disk: Disk) -> None:
     place = disk(yard.file("small"), 2)
     place.chmod(0o1777)

@@ -155,7 +155,7 @@ class People(ManagedPeople):
         if starting:
             state = self.world.dice.choice(sorted({task.record.state for _, task in starting}))
             host, task = self.world.dice.choice([one for one in starting if one[1].record.state is state])
-            self.world.note(f"ends task {str(task.order.job_id)[-6:]} by hand: it is {state}")
+            self.world.count("task ended by hand")
             host.terminate(task, 20.0)
 
     # Machines.

@@ -258,5 +258,5 @@ def test_the_openapi_document_tells_every_route_and_answer() -> None:
 def test_places_in_a_path_are_parameters() -> None:
     told = document("x", [Route("GET", "/tasks/{id}", "One", None, {204: None})])
     assert told["paths"]["/tasks/{id}"]["get"]["parameters"] == [
-        {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+        {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
     ]

@@ -257,7 +257,10 @@ async def test_a_job_inherits_no_file_and_an_ordinary_mask_and_signals(fork_sock
         lines = (await one.output()).decode().split()
         # The fourth is the directory that `ls` reads.
         assert lines[:4] == ["0", "1", "2", "3"]
-        assert lines[4:] == ["0022", "SigIgn:", "0" * 16, "/dev/null", "300"]
+        ignored = int(lines.pop(6), 16)
+        # 32 and 33 belong to the C library: whoever started us decides about them, and nobody can ask to change it.
+        assert ignored & ~(3 << 31) == 0
+        assert lines[4:] == ["0022", "SigIgn:", "/dev/null", "300"]
 
 
 async def test_a_working_directory_may_be_below_or_absolute(fork_socket: Path, place: Path) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -39,7 +40,11 @@ def found(url: str) -> tuple[int, str]:
 
 
 def fence_removed_at_the_agents(patch: Patch) -> None:
-    patch.setattr(Host, "fenced", lambda self, job_id, fence: False)
+    def believing(self: Host, job_id: UUID, fence: int) -> bool:
+        self.fences[job_id] = fence
+        return False
+
+    patch.setattr(Host, "fenced", believing)
 
 
 def fence_removed_in_the_machine(patch: Patch) -> None:

@@ -61,14 +61,15 @@ class Timer:
         return Counts(0, min(wait_s, self._aside.again_after_s() or wait_s))
 
     async def _due(self, tx: Connection, now: float) -> Sequence[Change]:
-        self._forgiven = await self._forgive(tx, now)
-        left = self._aside.ids() | self._forgiven
-        most = PAGE + len(left)
+        most = PAGE + len(self._aside.ids() | self._forgiven)
         facts = [of_run(RunId(row["id"]), TimeUp()) for row in await tx.fetch(run.DUE, now, most)]
         for row in await tx.fetch(job.DUE, now, most):
             facts.append(of_job(row["id"], row["run_id"], TimeUp(attempt=row["attempt"])))
         facts += [of_instance(row["id"], TimeUp()) for row in await tx.fetch(instance.DUE, now, most)]
         facts += [of_managed(id, id, TimeUp()) for id in await managed_job.due(tx, now, most)]
+        # Asked last, so that it knows of everything that was found due.
+        self._forgiven = await self._forgive(tx, now)
+        left = self._aside.ids() | self._forgiven
         return [Change(facts=(fact,)) for fact in facts if fact.id not in left]
 
     async def _forgive(self, tx: Connection, now: float) -> frozenset[UUID]:

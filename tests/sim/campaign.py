@@ -32,6 +32,8 @@ from tests.sim.faults import FAULTS
 from tests.sim.history import History, live
 
 LEAST_EVENTS = 300
+SELDOM = 250
+"""A row that fewer than one seed in so many visits is named."""
 STORIES = Path(__file__).parent / "stories"
 MACHINES: dict[str, Machine[Any]] = {
     "run": RUN, "job": JOB, "instance": INSTANCE, "managed job": MANAGED_JOB, "managed task": MANAGED_TASK,
@@ -50,6 +52,7 @@ class Report:
     events: int = 0
     fewest: int = 10**9
     rows: Counter[str] = field(default_factory=Counter)
+    """In how many seeds each was visited."""
     faults: Counter[str] = field(default_factory=Counter)
     failed: list[History] = field(default_factory=list)
     thin: list[int] = field(default_factory=list)
@@ -58,7 +61,7 @@ class Report:
         self.seeds += 1
         self.events += history.events
         self.fewest = min(self.fewest, history.events)
-        self.rows.update(history.rows)
+        self.rows.update(history.rows.keys())
         self.faults.update(history.faults)
         if history.violation:
             self.failed.append(history)
@@ -68,6 +71,11 @@ class Report:
     def unvisited_rows(self) -> list[str]:
         return sorted(all_rows() - self.rows.keys())
 
+    def seldom_rows(self) -> list[tuple[str, int]]:
+        """Half as many seeds might have missed them."""
+        seldom = [(name, count) for name, count in self.rows.items() if count * SELDOM < self.seeds]
+        return sorted(seldom, key=lambda one: (one[1], one[0]))
+
     def unvisited_faults(self) -> list[str]:
         return sorted(FAULTS - self.faults.keys())
 
@@ -76,6 +84,7 @@ class Report:
         yield f"{self.seeds} seeds, {self.events} events, at least {self.fewest} in each"
         yield f"rows visited: {len(rows) - len(self.unvisited_rows())} of {len(rows)}"
         yield from (f"  never: {name}" for name in self.unvisited_rows())
+        yield from (f"  in {count} seeds only: {name}" for name, count in self.seldom_rows())
         yield f"faults met: {len(faults) - len(self.unvisited_faults())} of {len(faults)}"
         yield from (f"  never: {name}" for name in self.unvisited_faults())
         yield from (f"  {count:8} {name}" for name, count in sorted(self.faults.items()))

@@ -14,7 +14,7 @@ FAULTS = frozenset(
         # Hosts, programs and what holds them.
         "host cut off", "host frozen", "agent stopped a job by its own clock", "hook failed", "undo failed",
         "program ignores SIGTERM", "agent fails under a running job", "machine goes with the program",
-        "gateway away", "gateway never answers", "volume will not detach", "somebody at the host ends a task too",
+        "gateway away", "gateway never answers", "volume will not detach", "task ended by hand",
         # The provider.
         "provider never answers", "provider refuses", "provider creates and forgets", "provider refuses and creates",
         "machine never comes up", "provider is slow to destroy", "machine preempted", "orphan destroyed",

@@ -98,8 +98,6 @@ class SimShim:
         def act() -> Task:
             self._fenced(id, order.fence)
             task = self._find(id)
-            if self.net.world.chance("somebody at the host ends a task too", 0.25):
-                self.own.terminate(task, 20.0)
             self.own.terminate(task, order.grace_s)
             return task
 

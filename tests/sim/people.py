@@ -16,6 +16,7 @@ from stoker.core.resources import parse_request
 from stoker.core.retry import Retry
 from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, S, StopAsked
 from stoker.core.schedule import parse_schedule
+from stoker.core.shim_task import STARTING
 from stoker.engine.change import Change, RunBirth, of_instance, of_run
 from tests.sim.managed import PROJECT, ManagedPeople
 from tests.sim.server import DEAD_AFTER_S
@@ -146,6 +147,16 @@ class People(ManagedPeople):
         if row is not None:
             event = job.LimitExceeded(JobReason.TERMINATED_DUE_TO_UTILIZATION_POLICY)
             self.world.post_job(row["id"], row["run_id"], row["attempt"], event)
+
+    async def end_by_hand(self) -> None:
+        """Somebody on a host ends politely what does not come up there; whoever removes it is in more of a hurry."""
+        hosts = [host for host in self.world.hosts.values() if host.has_shim and host.reachable]
+        starting = [(host, task) for host in hosts for task in host.tasks.values() if task.record.state in STARTING]
+        if starting:
+            state = self.world.dice.choice(sorted({task.record.state for _, task in starting}))
+            host, task = self.world.dice.choice([one for one in starting if one[1].record.state is state])
+            self.world.count("task ended by hand")
+            host.terminate(task, 20.0)
 
     # Machines.
 

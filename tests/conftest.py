@@ -51,6 +51,8 @@ def logs_as_usual(request: pytest.FixtureRequest) -> None:
     """Some tests set up logging for a process of its own, or are quiet about simulated faults: the next one is not."""
     if not request.node.nodeid.startswith("tests/sim/"):
         structlog.configure(**USUAL)
+
+
 TEST_S = 600.0
 PREFIX = "stoker-tests-"
 FAST_AND_FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}

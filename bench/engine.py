@@ -11,6 +11,7 @@ import asyncpg
 
 from bench.load import Load, Tally
 from bench.result import Result
+from stoker.engine import garbage
 from stoker.engine.batch import commit_batch
 from stoker.engine.change import Change
 from stoker.engine.commit import LANES
@@ -65,6 +66,7 @@ async def _load(url: str, callers: int, seconds: float) -> tuple[Tally, float]:
     async with await Database.connect(url, pool_size=LANES + 2) as database:
         load = Load(database, LANES)
         await load.ready()
+        garbage.tune()
         return await load.run(callers, seconds)
 
 
@@ -73,6 +75,7 @@ async def one_by_one(url: str, connections: int) -> float:
     async with await Database.connect(url, pool_size=connections) as database:
         load = Load(database, LANES)
         await load.ready()
+        garbage.tune()
 
         async def commit(change: Change) -> None:
             async with database.transaction() as tx:

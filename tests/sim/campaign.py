@@ -25,6 +25,7 @@ from stoker.core.managed_task import MANAGED_TASK
 from stoker.core.run import RUN
 from stoker.core.shim_task import SHIM_TASK
 from stoker.core.task import TASK
+from stoker.engine import garbage
 from stoker.store.database import Database
 from stoker.store.migration import migrate
 from stoker.store.postgres import Embedded
@@ -153,6 +154,7 @@ def campaign(seeds: Sequence[int], workers: int, *, progress: bool = False) -> R
 
 def _worker(url: str, todo: "mp.Queue[int | None]", done: "mp.Queue[History]") -> None:
     quiet()
+    garbage.tune()
     while (seed := todo.get()) is not None:
         history = live(seed, url)
         if not history.violation:

@@ -29,6 +29,8 @@ from stoker.engine.draft import Answer
 from stoker.store.database import Connection, ConnectionLost, Database
 
 LANES = 2
+WORTH_A_LANE = 24
+"""Fewer changes than these wait for the batch that is on its way."""
 BUSY_S = 0.003
 """When to try again what another replica holds; longer each time."""
 LONGEST_BUSY_S = 0.25
@@ -160,11 +162,11 @@ class Committer:
 
     def _fill_lanes(self) -> None:
         while len(self._running) < self._lanes:
-            # A lane that is free takes no crumbs: batches of a like size share their round trips best. But a batch
-            # that takes long (a lock, a lost connection) holds nobody up.
+            # A lane that is free takes no crumbs: a batch costs as much as twenty of the changes in it. But
+            # one that takes long (a lock, a lost connection) holds nobody up.
             loop = asyncio.get_running_loop()
             young = loop.time() - self._began < CRUMBS_S
-            if self._running and young and len(self._queue) * len(self._running) < self._flying:
+            if self._running and young and len(self._queue) < max(WORTH_A_LANE, self._flying / len(self._running)):
                 self._look_again(CRUMBS_S)
                 return
             batch = self._take()

@@ -1,7 +1,6 @@
 """One server process: everything is wired here, started in order, and stopped in the opposite one."""
 
 import asyncio
-import gc
 import os
 import secrets
 import signal
@@ -15,7 +14,7 @@ from typing import Final
 import structlog
 
 from stoker.core.errors import UserError
-from stoker.engine import hint
+from stoker.engine import garbage, hint
 from stoker.engine.engine import Engine
 from stoker.engine.engine import Settings as EngineSettings
 from stoker.engine.loop import Counts
@@ -70,10 +69,7 @@ async def serve(settings: Settings, ready: Callable[[Served], None] = lambda ser
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, asked)
-        # What is here now stays: looking through it again and again would cost every request.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(10_000, 20, 50)
+        garbage.tune()
         log.info("serving", at=served.url, home=str(settings.home), version=served.context.version)
         ready(served)
         await stop.wait()

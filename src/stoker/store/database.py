@@ -40,6 +40,11 @@ SESSION: Final = {
     "jit": "off",
     # The statements of the engine have one good plan; thinking about it anew costs more than following it.
     "plan_cache_mode": "force_generic_plan",
+    # And that plan goes through an index, row by row. Made while the tables are empty, as after the first start, it
+    # would read them whole, and stay so when they have grown.
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
     # One that was frozen in the middle of a transaction must not hold its locks against everybody.
     "idle_in_transaction_session_timeout": "30s",
     # A replica whose machine vanished must not hold its row locks for the two hours that TCP would wait.

@@ -105,6 +105,7 @@ CASES = [
     *(Case(at(state, unreachable_since=0.0), Heard(), state) for state in (*PLACED, S.TERMINATING)),
     *(Case(ending(step), CleanedUp(step), S.TERMINATING) for step in Cleanup),
     Case(ending(Cleanup.STOP), Exited(143), S.TERMINATING),
+    Case(ending(Cleanup.STOP), AgentFailed(JobReason.EXECUTOR_ERROR), S.TERMINATING),
     *(Case(ending(step), Exited(143), S.TERMINATING) for step in Cleanup if step is not Cleanup.STOP),
     Case(ending(Cleanup.UNREGISTER), TimeUp(), S.TERMINATING, UNREGISTER_S),
     Case(ending(Cleanup.STOP), TimeUp(), S.TERMINATING, 10.0),

@@ -127,6 +127,13 @@ def test_a_runner_that_says_it_stopped_without_an_exit_code_is_believed() -> Non
     assert (job.exit_code, effects[1:]) == (None, [RemoveTask()])
 
 
+def test_a_runner_that_died_is_not_waited_for() -> None:
+    """An hour of grace is for a program that somebody watches: after a reboot nobody would tell of its end."""
+    job, _, _ = walk(JOB, running(Policy(stop_duration_s=3600.0)), STOP)
+    job, wishes, _ = walk(JOB, job, AgentFailed(JobReason.EXECUTOR_ERROR, "the runner died"))
+    assert (job.state, job.reason, wishes) == (S.TERMINATING, JobReason.TERMINATED_BY_USER, [RemoveTask()])
+
+
 def test_how_it_ended_is_kept_even_when_it_comes_after_the_grace() -> None:
     """It ignored SIGTERM and was killed with its task: 137 is what people want to read."""
     job, _, _ = walk(JOB, running(), STOP)

@@ -15,12 +15,12 @@ import pytest
 from stoker.core.errors import Unavailable
 from stoker.runner.proc import alive
 from stoker.wire.frame import Stream
-from tests.process.crowd import Crowd, Part, Yard, assert_whole, numbers
+from tests.process.crowd import LINES, Crowd, Part, Yard, assert_whole, numbers
 from tests.process.stand import Stand, until
 
 pytestmark = pytest.mark.xdist_group("survival")
 
-AWAY_S = 10.0
+AWAY_S = 60.0
 
 
 def kill(pid: int | None) -> None:
@@ -135,6 +135,34 @@ def reboot(stand: Stand) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
     until(lambda: not any(map(alive, everybody)), "all are dead")
+
+
+def test_after_a_reboot_nothing_hangs_and_what_ran_has_failed_with_a_clear_reason(stand: Stand, yard: Yard) -> None:
+    """Everything dies at once, jobs included. Four of them had ended a moment before, and keep their ends."""
+    crowd = Crowd(stand, yard)
+    crowd.gather()
+    ids = {name: stand.job(name)["id"] for name in crowd.parts}
+    crowd.submit_fresh()
+    stand.kill_server()
+    for name in crowd.meanwhile:
+        yard.open(name)
+    for name in crowd.meanwhile:
+        until(stand.place(ids[name]).result.exists, f"{name} has ended")
+    reboot(stand)
+    stand.start()
+    stand.stop("huge")
+    for name in (*crowd.later, *crowd.writing):
+        crowd.parts[name].status, crowd.parts[name].reason, crowd.parts[name].exit_code = "FAILED", "JOB_FAILED", None
+        crowd.parts[name].log = None
+    for name in crowd.ending:
+        crowd.parts[name].log = numbers(1, LINES) + b"asked\n"
+    for name in crowd.fresh:
+        judge_fresh(crowd, crowd.parts.pop(name))
+    crowd.judge()
+    for name in (*crowd.later, *crowd.writing):
+        (job,) = stand.get(name)["jobs"]
+        assert job["termination_reason"] == "EXECUTOR_ERROR"
+        assert "died" in job["message"]
 
 
 def judge_fresh(crowd: Crowd, part: Part) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from stoker.core.job_facts import (
+    AgentFailed,
     AskStop,
     CleanedUp,
     Cleanup,
@@ -111,6 +112,11 @@ def unregistered_or_not(job: Job, event: TimeUp, now: float) -> Then:
 
 def stopped(job: Job, event: Exited, now: float) -> Then:
     return advance(job, now, exited=True, exit_code=event.exit_code, exit_signal=event.signal)
+
+
+def nobody_to_stop(job: Job, event: AgentFailed, now: float) -> Then:
+    """Its runner has died, by a reboot for example, so nobody will tell of its exit."""
+    return advance(job, now, note=event.message)
 
 
 def note_exit(job: Job, event: Exited, now: float) -> Then:

@@ -25,6 +25,11 @@ def end_of(task: TaskInfo, attempt: int) -> Exited | AgentFailed | None:
     return AgentFailed(reason, task.message, attempt=attempt)
 
 
+def task_lost(attempt: int) -> AgentFailed:
+    """The shim knows of no such task, though it had accepted it."""
+    return AgentFailed(JobReason.EXECUTOR_ERROR, "the host lost the task", attempt=attempt)
+
+
 def _of_result(result: Result, attempt: int) -> Exited | AgentFailed:
     if result.failure is not None:
         return AgentFailed(_FAILURES[result.failure], result.message, attempt=attempt)

@@ -11,7 +11,6 @@ from uuid import UUID
 from stoker.core.errors import Conflict, NotFound, StokerError, Unavailable
 from stoker.core.ids import InstanceId, JobId, RunId
 from stoker.core.job_facts import (
-    AgentFailed,
     AskStop,
     CleanedUp,
     Cleanup,
@@ -24,12 +23,12 @@ from stoker.core.job_facts import (
     Unregister,
 )
 from stoker.core.machine import Effect, Event
-from stoker.core.reason import JobReason
 from stoker.core.shim_task import S
 from stoker.engine.agent import Agents, Shim
 from stoker.engine.change import Change, of_job
 from stoker.engine.errand import Performer
 from stoker.engine.log_pump import LogPump
+from stoker.engine.news import end_of, task_lost
 from stoker.store.outbox import Errand
 from stoker.wire.runner import JobOrder, Stop
 from stoker.wire.shim import TaskOrder, Terminate
@@ -82,23 +81,23 @@ class JobPerformers:
             socket = self._sockets.pop(errand.target, "") or await self._socket(place, errand)
             await self._agents.runner(place, JobId(errand.target), socket).run(order)
         except NotFound:
-            return _said(
-                errand, AgentFailed(JobReason.EXECUTOR_ERROR, "the host lost the task", attempt=errand.attempt)
-            )
+            return _said(errand, task_lost(errand.attempt))
         except StokerError as error:
             return _refused(errand, error)
         return _said(errand, RunnerAccepted(attempt=errand.attempt))
 
     async def ask_stop(self, errand: Errand, effect: AskStop) -> Change:
-        """Its end is news of its own, told by whoever watches the host."""
+        """Its end is news of its own, told by whoever watches the host; unless it has ended before anybody asked."""
         shim = await self._shim(errand)
         try:
             task = await shim.task(errand.target)
-            if task.result is None and task.state is S.RUNNING:
+            if (end := end_of(task, errand.attempt)) is not None:
+                return _said(errand, end)
+            if task.state is S.RUNNING:
                 runner = self._agents.runner(await self._place(errand), JobId(errand.target), task.socket)
                 await runner.stop(Stop(fence=errand.fence))
         except NotFound:
-            return Change()
+            return _said(errand, task_lost(errand.attempt))
         except StokerError as error:
             return _refused(errand, error)
         return Change()

@@ -16,14 +16,13 @@ from stoker.core import job_facts as job
 from stoker.core.errors import Conflict, NotFound, StokerError, Unavailable
 from stoker.core.ids import InstanceId, JobId, RunId
 from stoker.core.instance import Instance
-from stoker.core.reason import JobReason
 from stoker.core.shim_task import S as TaskState
 from stoker.engine.agent import Agents, Shim
 from stoker.engine.change import Change, Fact, of_instance, of_job
 from stoker.engine.commit import Committer
 from stoker.engine.log_pump import LogPump
 from stoker.engine.loop import Counts
-from stoker.engine.news import end_of
+from stoker.engine.news import end_of, task_lost
 from stoker.store import host as host_store
 from stoker.store import instance as instance_store
 from stoker.store.database import Database
@@ -242,10 +241,9 @@ def _about(task: TaskInfo, resident: Resident) -> Fact | None:
 
 async def _about_missing(shim: Shim, resident: Resident) -> Fact | None:
     """Asked once more, since the shim may have got the task after it had answered."""
-    if resident.state not in (job.S.PULLING, job.S.RUNNING):
+    if resident.state not in (job.S.PULLING, job.S.RUNNING, job.S.TERMINATING):
         return None
     try:
         return _about(await shim.task(resident.id), resident)
     except NotFound:
-        event = job.AgentFailed(JobReason.EXECUTOR_ERROR, "the host lost the task", attempt=resident.attempt)
-        return of_job(JobId(resident.id), RunId(resident.run_id), event)
+        return of_job(JobId(resident.id), RunId(resident.run_id), task_lost(resident.attempt))

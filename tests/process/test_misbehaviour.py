@@ -137,6 +137,17 @@ def test_the_signal_that_ended_a_job_is_known(stand: Stand, number: signal.Signa
     assert stand.log(run["name"]) == b"up\n"
 
 
+@as_root
+def test_a_job_that_takes_more_memory_than_it_may_is_killed_for_it(stand: Stand, yard: Yard) -> None:
+    """The shell that waits for the greedy one survives it, and takes its exit code."""
+    eat = "head -c 300000000 /dev/zero | tail -c 300000000 > /dev/null"
+    run = stand.run("greedy", "echo up", eat, "echo never", resources={"memory": "..100MB"})
+    assert ending(run) == failed(137, 9, "OUT_OF_MEMORY")
+    assert "memory" in run["status_message"]
+    assert stand.log("greedy") == b"up\n"
+    assert ending(stand.run("modest", "echo up", resources={"memory": "..100MB"})) == DONE
+
+
 def test_a_job_that_closes_its_output_goes_on_until_its_own_end(stand: Stand, yard: Yard) -> None:
     script = f"echo up; exec >&- 2>&-; {yard.note('mute')}; {yard.gate('mute')}; exit 5"
     stand.submit("mute", script)

@@ -1,6 +1,7 @@
 """How commands are made: each reaches the server the same way, has an example, and loads only what it needs."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from stoker.cli import screen
 from stoker.core.errors import NotFound
 
 if TYPE_CHECKING:
@@ -43,7 +45,9 @@ class Session:
     def client(self) -> "Client":
         from stoker.client.client import Client
 
-        return Client.of(self.config)
+        client = Client.of(self.config)
+        client.warn = lambda sentence: screen.note(f"{screen.paint('Warning:', 'yellow', sys.stderr)} {sentence}")
+        return client
 
     def now(self) -> float:
         return time.time()

@@ -7,7 +7,7 @@ may be sent twice, and those that create something carry a key by which the serv
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final
@@ -62,6 +62,9 @@ class Client:
         self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
         self._prefix = parts.path.rstrip("/")
         self._kept: HTTPConnection | None = None
+        self._trouble = ""
+        self.warn: Callable[[str], None] = lambda sentence: None
+        """Called with what the server says is wrong with it, once for each sentence."""
 
     @classmethod
     def of(cls, config: Config) -> "Client":
@@ -122,12 +125,18 @@ class Client:
         while True:
             with self._sent(method, path, query, sent, headers, answer_s) as response:
                 reply = _read(response)
+            self._heed(reply.headers.get("stoker-trouble", ""))
             if reply.status < 300:
                 return reply
             error = error_of(reply)
             if not isinstance(error, Unavailable) or time.monotonic() + error.retry_after_s > give_up_at:
                 raise error
             time.sleep(error.retry_after_s)
+
+    def _heed(self, trouble: str) -> None:
+        if trouble and trouble != self._trouble:
+            self.warn(trouble)
+        self._trouble = trouble
 
     def stream(self, path: str, query: Mapping[str, object], *, silence_s: float) -> HTTPResponse:
         """An answer that goes on; it has a connection of its own. Closing it is up to the caller."""

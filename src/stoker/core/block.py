@@ -138,20 +138,19 @@ def _gpu_need(capacity: Capacity, total: int, gpu: GpuRequest) -> tuple[int, int
 
 
 def _over(capacity: Capacity, total: int, request: Request, n: int) -> Misfit | None:
-    """The upper bound that `n` blocks would break; fewer blocks would be too little, so nothing fits."""
-    got = share(capacity, total, n)
-    gpus = request.gpu.count.hi if request.gpu else None
-    bounds: tuple[tuple[str, float | None, float, Callable[[float], str]], ...] = (
-        ("GPUs", 1 if request.gpu and request.gpu.fraction else gpus, got.gpus, format_number),
-        ("cpu", request.cpu.hi, got.cpu, format_number),
-        ("memory", request.memory_mb.hi, got.memory_mb, format_size),
-        ("disk", request.disk_mb.hi, got.disk_mb, format_size),
+    """More GPUs than the job may have; fewer blocks would be too little, so nothing fits.
+
+    Upper bounds of the rest refuse no machine: they limit what the job uses of its share.
+    """
+    if request.gpu is None:
+        return None
+    most, gets = 1 if request.gpu.fraction else request.gpu.count.hi, share(capacity, total, n).gpus
+    if most is None or gets <= most:
+        return None
+    sentence = (
+        f"would get {format_number(gets)} GPUs with {n} of {total} blocks, asked for at most {format_number(most)}"
     )
-    for name, most, gets, show in bounds:
-        if most is not None and gets > most:
-            sentence = f"would get {show(gets)} {name} with {n} of {total} blocks, asked for at most {show(most)}"
-            return Misfit(f"{name.lower()} upper bound", sentence, most, gets)
-    return None
+    return Misfit("gpus upper bound", sentence, most, gets)
 
 
 def _eligible(capacity: Capacity, total: int, gpu: GpuRequest | None) -> int:

@@ -38,8 +38,8 @@ MOST_CHANGES = 256
 """In one batch."""
 MOST_WAITING = 50_000
 """Changes in the queue; more are refused, and the caller has to slow down."""
-GIVE_UP_S = 60.0
-"""How long changes wait for a database that is away."""
+GIVE_UP_S = 20.0
+"""How long changes wait for a database that is away: less than clients wait for an answer, so that they hear why."""
 WHOLE = 64
 """A run of at most so many jobs is always loaded whole: one commit then does what an order means."""
 PAGE = 256

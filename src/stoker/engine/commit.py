@@ -26,7 +26,7 @@ from stoker.engine.batch import Batch, commit_batch
 from stoker.engine.change import Change
 from stoker.engine.clock import Clock
 from stoker.engine.draft import Answer
-from stoker.store.database import Connection, ConnectionLost, Database
+from stoker.store.database import DISK_FULL, Connection, ConnectionLost, Database
 
 LANES = 2
 WORTH_A_LANE = 24
@@ -34,6 +34,8 @@ WORTH_A_LANE = 24
 BUSY_S = 0.003
 """When to try again what another replica holds; longer each time."""
 LONGEST_BUSY_S = 0.25
+TROUBLE_S = 30.0
+"""How long the last trouble counts as today's."""
 CRUMBS_S = 0.02
 """How long a free lane waits for more than crumbs."""
 _PASSING = (TimeoutError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
@@ -84,6 +86,13 @@ class Committer:
         self._began = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._trouble, self._trouble_at = "", float("-inf")
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the database from taking changes, when that was so a moment ago and people can mend it."""
+        recent = asyncio.get_running_loop().time() - self._trouble_at < TROUBLE_S
+        return self._trouble if recent else ""
 
     async def commit(self, change: Change) -> Answer:
         """Returns when it is on disk. Raises what stopped it; then nothing of it happened.
@@ -253,6 +262,11 @@ class Committer:
                 # Also when the COMMIT itself was cut off: said again, what did happen is stale. But once in doubt,
                 # it stays in doubt, whatever the later tries die of.
                 unknown = unknown or (isinstance(error, ConnectionLost) and error.outcome_unknown)
+                if isinstance(error, Unavailable) and error.code == DISK_FULL and not unknown:
+                    # Room is made by people: they had better hear of it now.
+                    self._trouble, self._trouble_at = error.sentence, asyncio.get_running_loop().time()
+                    _fail(batch, error)
+                    break
                 batch = self._without_old(batch, error, unknown)
                 if not batch:
                     break
@@ -298,6 +312,7 @@ class Committer:
                 left.append(one)
             elif not one.answer.done():
                 one.answer.set_result(answer)
+        self._trouble_at = float("-inf")
         self._heard(result)
         return left
 

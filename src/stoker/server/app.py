@@ -40,7 +40,7 @@ def create_app(context: Context) -> FastAPI:
     )
     app.state.context = context
     error.install(app)
-    app.add_middleware(Edge, metrics=context.metrics)
+    app.add_middleware(Edge, metrics=context.metrics, trouble=lambda: context.engine.committer.trouble)
     for noun in NOUNS:
         app.include_router(noun.router, prefix="/api", responses=error.ERRORS)
     app.include_router(server.public, prefix="/api")

@@ -1,6 +1,7 @@
 """The outermost layer of HTTP: sizes of bodies, figures, the log of requests, and whatever nobody else caught."""
 
 import time
+from collections.abc import Callable
 from typing import Any, Final
 from uuid import uuid4
 
@@ -14,18 +15,20 @@ from stoker.server.metrics import Metrics
 
 log = structlog.get_logger()
 
+TROUBLE: Final = b"stoker-trouble"
+"""Told with every answer while the server cannot take changes: whoever only looks would not hear of it otherwise."""
 _TOO_LARGE: Final = f"The body has more than {MOST_BODY_BYTES} bytes."
 
 
 class Edge:
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: Metrics, trouble: Callable[[], str]) -> None:
+        self._app, self._metrics, self._trouble = app, metrics, trouble
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send, time.perf_counter())
+        exchange = _Exchange(scope, receive, send, time.perf_counter(), self._trouble)
         try:
             if exchange.announced > MOST_BODY_BYTES:
                 await answer_of(TooLarge(_TOO_LARGE))(scope, receive, exchange.send)
@@ -59,8 +62,8 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 class _Exchange:
     """One request and its answer, counted."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, began: float) -> None:
-        self._receive, self._send, self._began = receive, send, began
+    def __init__(self, scope: Scope, receive: Receive, send: Send, began: float, trouble: Callable[[], str]) -> None:
+        self._receive, self._send, self._began, self._trouble = receive, send, began, trouble
         self._bytes = 0
         self.announced = _announced(scope)
         self.status = 0
@@ -78,6 +81,8 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.took_s = time.perf_counter() - self._began
+            if trouble := self._trouble():
+                message["headers"] = [*message["headers"], (TROUBLE, trouble.encode("latin-1", "replace"))]
         await self._send(message)
 
 

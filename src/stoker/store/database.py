@@ -30,6 +30,7 @@ else:
     _Base = asyncpg.Connection
     Connection = asyncpg.Connection | PoolConnectionProxy
 
+DISK_FULL: Final = "disk_full"
 OLDEST_MAJOR: Final = 14
 CONNECT_S: Final = 15.0
 ACQUIRE_S: Final = 30.0
@@ -248,7 +249,7 @@ def _disk_full(where: str) -> Unavailable:
     return Unavailable(
         f"PostgreSQL at {where} has no space left on its disk.",
         hint="Free some space there; Stoker carries on by itself.",
-        code="disk_full",
+        code=DISK_FULL,
         retry_after_s=10.0,
     )
 

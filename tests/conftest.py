@@ -53,7 +53,7 @@ def logs_as_usual(request: pytest.FixtureRequest) -> None:
         structlog.configure(**USUAL)
 
 
-TEST_S = 600.0
+TEST_S = 180.0
 PREFIX = "stoker-tests-"
 FAST_AND_FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 

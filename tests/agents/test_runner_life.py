@@ -57,7 +57,7 @@ async def test_a_life_from_the_order_to_the_last_reader(fork_socket: Path, place
 async def test_news_come_by_long_poll(fork_socket: Path, place: Path) -> None:
     """Empty-handed after the time asked for; at once when there is a line, and at once at the end."""
     async with runner(fork_socket, place) as one:
-        await one.start("read x < fifo; echo $x; read x < fifo", setup=["mkfifo fifo"])
+        await one.start("read x < fifo; echo $x; read x < last", setup=["mkfifo last fifo"])
         await until((place / "work" / "fifo").exists)
         began = time.monotonic()
         assert (await one.ask("GET", "/pull?wait_s=0.2")).body == b""
@@ -68,7 +68,7 @@ async def test_news_come_by_long_poll(fork_socket: Path, place: Path) -> None:
         assert [frame.data for frame in decode(told.body)] == [b"news\n"]
         assert not told.complete
         waiting = asyncio.create_task(one.ask("GET", f"/pull?offset={told.next}&wait_s=50"))
-        await asyncio.to_thread((place / "work" / "fifo").write_text, "go\n")
+        await asyncio.to_thread((place / "work" / "last").write_text, "go\n")
         last = await asyncio.wait_for(waiting, 10)
         assert (last.body, last.complete) == (b"", True)
         assert json.loads(last.headers[Header.HEALTH])["result"]["exit_code"] == 0
@@ -274,6 +274,8 @@ async def test_a_job_that_filled_its_disk_ends_all_the_same(fork_socket: Path, p
 async def test_an_order_for_a_full_disk_waits_for_room(fork_socket: Path, place: Path) -> None:
     with small_disk(place, "4m"):
         async with runner(fork_socket, place) as one:
+            # One that finds no room while it starts does not start.
+            assert (await one.health()).state == RunnerState.WAIT_SUBMIT
             fill(place / "filler")
             sent = asyncio.create_task(one.ask("POST", "/job", json=one.order("true")))
             # Answered meanwhile, as ever.

@@ -38,10 +38,14 @@ def test_a_log_arrives_byte_for_byte(real: Real) -> None:
     assert real("logs", "bytes", "--tail", "2").stdout == b"20000\nno end"
     assert real("logs", "bytes", "--since", "1h", "-t").stdout.endswith(b"Z no end")
     assert real("logs", "bytes", "--since", "2100-01-01T00:00:00Z").stdout == b""
-    assert real("logs", "bytes", "--runner").returncode == 0
     job = json.loads(real("get", "bytes", "--json").stdout)["jobs"][0]["id"]
     assert real("logs", "bytes", "--job", job).stdout == expected
     assert real("logs", "bytes", "--replica", "7").returncode == 1
+
+
+def test_what_the_agent_did_for_a_job_that_failed_can_be_read(real: Real) -> None:
+    assert real("run", "--name", "fails", "exit 7").returncode == 7
+    assert b"exit code 7" in real("logs", "fails", "--runner").stdout
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("true", 0)])

@@ -8,11 +8,13 @@ import pytest
 
 from stoker.core.errors import Unavailable
 from stoker.core.ids import InstanceId, JobId
+from stoker.core.shim_task import S
 from stoker.engine.agent import Runner, Shim
 from stoker.engine.log_pump import LogPump
 from stoker.store.log import LogStore
 from stoker.wire.frame import Frame, Piece, Stream, decode, encode
-from stoker.wire.runner import JobOrder, Stop
+from stoker.wire.runner import JobOrder, Result, Stop
+from stoker.wire.shim import TaskInfo
 
 HOST = InstanceId(uuid4())
 
@@ -88,6 +90,12 @@ class Case:
     async def drain(self) -> None:
         await self.pump.drain(HOST, self.job, "socket")
 
+    async def collect(self, log_end: int | None = None) -> None:
+        """When its task has ended; with `log_end`, the runner said where the log ends."""
+        result = None if log_end is None else Result(exit_code=0, ended_at=0.0, log_end=log_end)
+        task = TaskInfo(id=self.job, fence=1, state=S.TERMINATED, result=result)
+        await self.pump.collect(self.source, task)  # type: ignore[arg-type]
+
     async def kept(self) -> list[bytes]:
         frames, offset = b"", 0
         while piece := await self.logs.read(self.job, offset):
@@ -140,8 +148,19 @@ async def test_a_runner_that_is_gone_leaves_its_log_to_the_shim(tmp_path: Path) 
     with pytest.raises(Unavailable):
         await case.drain()
     case.source.dead, case.source.complete = False, True
-    await case.pump.collect(case.source, case.job)  # type: ignore[arg-type]
+    await case.collect()
     assert await case.kept() == said(5)
+
+
+async def test_a_log_that_is_here_to_its_end_is_not_asked_for_again(tmp_path: Path) -> None:
+    case = Case(tmp_path, Source(5))
+    await case.drain()
+    asked = len(case.source.asked)
+    await case.collect(log_end=await case.logs.end(case.job))
+    assert len(case.source.asked) == asked
+    case.source.say(2, complete=True)
+    await case.collect(log_end=sum(map(len, case.source.frames)))
+    assert await case.kept() == said(7)
 
 
 async def test_a_store_that_forgot_is_given_the_log_again(tmp_path: Path) -> None:
@@ -165,7 +184,7 @@ async def test_a_full_disk_is_told_and_nothing_is_acknowledged(tmp_path: Path, m
     case = Case(tmp_path, Source(2))
     full = Unavailable("no space", code="disk_full")
 
-    async def refuse(*_: object) -> int:
+    async def refuse(*_: object, **__: object) -> int:
         raise full
 
     monkeypatch.setattr(case.logs, "append", refuse)

@@ -220,7 +220,7 @@ class SimLogs:
     async def end(self, job_id: UUID) -> int:
         return len(self.kept.get(job_id, b""))
 
-    async def append(self, job_id: UUID, offset: int, frames: bytes) -> int:
+    async def append(self, job_id: UUID, offset: int, frames: bytes, *, durable: bool = True) -> int:
         await asyncio.sleep(0)
         have = self.kept.get(job_id, b"")
         if offset > len(have):

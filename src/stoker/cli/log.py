@@ -27,7 +27,7 @@ from stoker.wire.frame import decode
 @click.option("--replica", metavar="N", type=click.IntRange(min=0), help="Of this replica.")
 @click.option("--submission", metavar="N", type=click.IntRange(min=1), help="Of this try; else of the latest.")
 @click.option("--timestamps", "-t", is_flag=True, help="Put the time before each line.")
-@click.option("--runner", is_flag=True, help="The agent's own log: what it did, and why.")
+@click.option("--runner", is_flag=True, help="The agent's own log; kept where a job did not end well.")
 @pass_session
 def logs(
     session: Session,

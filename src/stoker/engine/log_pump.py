@@ -15,6 +15,7 @@ from stoker.core.ids import InstanceId, JobId
 from stoker.engine.agent import Agents, Readers, Shim
 from stoker.store.log import LogGap, LogStore, runner_log
 from stoker.wire.frame import Piece
+from stoker.wire.shim import TaskInfo
 
 _Pull = Callable[[int], Awaitable[Piece]]
 
@@ -29,12 +30,16 @@ class LogPump:
         runner = self._agents.runner(instance_id, job_id, socket)
         await self._pump(job_id, lambda offset: runner.pull(offset, 0.0))
 
-    async def collect(self, shim: Shim, job_id: JobId) -> None:
-        """Everything that a task left behind when it ended, and what its runner had to say of itself."""
-        await asyncio.gather(
-            self._pump(job_id, lambda offset: shim.log(job_id, offset, own=False)),
-            self._pump(JobId(runner_log(job_id)), lambda offset: shim.log(job_id, offset, own=True)),
-        )
+    async def collect(self, shim: Shim, task: TaskInfo) -> None:
+        """Everything that a task left behind when it ended; unless all went well, also its runner's own log."""
+        id, result = JobId(task.id), task.result
+        if result is not None and result.log_end == 0:
+            self._readers.wrote(id)
+        else:
+            end = None if result is None else result.log_end
+            await self._pump(id, lambda offset: shim.log(id, offset, own=False), end=end)
+        if result is None or result.exit_code or result.failure:
+            await self._pump(JobId(runner_log(id)), lambda offset: shim.log(id, offset, own=True), durable=False)
 
     async def follow(
         self, instance_id: InstanceId, job_id: JobId, socket: str, wait_s: float, wanted: Callable[[], bool]
@@ -43,17 +48,26 @@ class LogPump:
         runner = self._agents.runner(instance_id, job_id, socket)
         await self._pump(job_id, lambda offset: runner.pull(offset, wait_s), wanted)
 
-    async def _pump(self, job_id: JobId, pull: _Pull, wanted: Callable[[], bool] = lambda: False) -> None:
+    async def _pump(
+        self,
+        job_id: JobId,
+        pull: _Pull,
+        wanted: Callable[[], bool] = lambda: False,
+        *,
+        end: int | None = None,
+        durable: bool = True,
+    ) -> None:
+        """`end`: where the log is known to end. What a runner says of itself need not outlive a power cut."""
         turn = self._turns.get(job_id)
         if turn is None:
             turn = self._turns[job_id] = asyncio.Lock()
         async with turn:
             offset = await self._logs.end(job_id)
-            while True:
+            while end is None or offset < end:
                 piece = await pull(offset)
                 if piece.frames:
                     try:
-                        offset = await self._logs.append(job_id, offset, piece.frames)
+                        offset = await self._logs.append(job_id, offset, piece.frames, durable=durable)
                     except LogGap as gap:
                         offset = gap.end
                         continue
@@ -64,7 +78,7 @@ class LogPump:
                         return
                     self._readers.wrote(job_id)
                 if piece.complete and offset >= piece.next_offset:
-                    self._readers.wrote(job_id)
-                    return
+                    break
                 if not piece.frames and not wanted():
                     return
+            self._readers.wrote(job_id)

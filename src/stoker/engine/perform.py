@@ -137,7 +137,7 @@ class JobPerformers:
             return
         if task.state is not S.TERMINATED:
             raise Unavailable(task.cleanup_error or "The task is still ending.", retry_after_s=0.1)
-        await self._pump.collect(shim, JobId(errand.target))
+        await self._pump.collect(shim, task)
 
     async def _shim(self, errand: Errand) -> Shim:
         return await self._agents.shim(await self._place(errand))

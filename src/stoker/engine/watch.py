@@ -8,6 +8,7 @@ a server that was away gives every host a full new period.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
+from uuid import UUID
 
 import structlog
 
@@ -101,6 +102,10 @@ class HostWatch:
         self._complete_at = float("-inf")
         self._silent_since: float | None = None
         self._failures = 0
+        self._residents: dict[UUID, Resident] = {}
+        """Those of the last look: their runs and attempts never change, so only an unknown one needs another."""
+        self._told: set[UUID] = set()
+        """Those among them whose end was told, until all tasks are looked at again."""
         self._errands: dict[JobId, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -135,22 +140,30 @@ class HostWatch:
         if not changes.tasks and not changes.complete:
             # When nothing changes nothing is read and nothing is written; a complete look comes soon enough.
             return
-        async with self._database.connection() as connection:
-            instance = await instance_store.get(connection, self.id)
-            residents = {one.id: one for one in await host_store.residents(connection, self.id)}
-        facts: list[Fact | None] = [*self._answered(instance, residents.values())]
+        facts: list[Fact | None] = []
+        if changes.complete or self._silent_since is not None or not self._knows(changes):
+            async with self._database.connection() as connection:
+                instance = await instance_store.get(connection, self.id)
+                self._residents = {one.id: one for one in await host_store.residents(connection, self.id)}
+            facts += self._answered(instance, self._residents.values())
+        told = set[UUID]() if changes.complete else self._told & self._residents.keys()
         for task in changes.tasks:
-            if (resident := residents.get(task.id)) is not None:
-                facts.append(_about(task, resident))
+            if (resident := self._residents.get(task.id)) is not None:
+                if task.id not in told and (fact := _about(task, resident)) is not None:
+                    facts.append(fact)
+                    told.add(task.id)
                 self._follow(task)
         if changes.complete:
             known = {task.id for task in changes.tasks}
-            facts += [await _about_missing(shim, one) for one in residents.values() if one.id not in known]
+            facts += [await _about_missing(shim, one) for one in self._residents.values() if one.id not in known]
         await self._tell(fact for fact in facts if fact is not None)
-        self._silent_since = None
+        self._silent_since, self._told = None, told
         for task in changes.tasks:
-            if task.id not in residents:
+            if task.id not in self._residents:
                 self._beside(JobId(task.id), self._sweep(shim, task))
+
+    def _knows(self, changes: Changes) -> bool:
+        return all(task.id in self._residents for task in changes.tasks)
 
     def _answered(self, instance: Instance, residents: Iterable[Resident]) -> list[Fact]:
         facts: list[Fact] = []

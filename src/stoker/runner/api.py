@@ -98,7 +98,10 @@ class Api:
         return say(self._life.health)
 
     async def job(self, request: web.Request) -> web.Response:
-        await self._life.submit(await read_body(request, JobOrder))
+        order = await read_body(request, JobOrder)
+        await self._life.submit(order)
+        if order.start:
+            self._life.run()
         return say(self._life.health)
 
     async def code(self, request: web.Request) -> web.Response:

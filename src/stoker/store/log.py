@@ -68,13 +68,16 @@ class LogStore:
         self._known: dict[UUID, tuple[int, int]] = {}
         self._guard = threading.Lock()
 
-    async def append(self, job_id: UUID, offset: int, frames: bytes) -> int:
-        """Keeps whole frames that begin at `offset` and returns the end of the log, up to which all is on disk."""
+    async def append(self, job_id: UUID, offset: int, frames: bytes, *, durable: bool = True) -> int:
+        """Keeps whole frames that begin at `offset` and returns the end of the log, up to which all is on disk.
+
+        Without `durable` it may be lost when the machine crashes.
+        """
         if len(frames) > APPEND_BYTES:
             raise UserError(f"One append has {len(frames)} bytes.", hint=f"Send at most {APPEND_BYTES} at a time.")
         directory = self._directory(job_id)
         async with self._turn(job_id):
-            return await asyncio.to_thread(self._append, job_id, directory, offset, frames)
+            return await asyncio.to_thread(self._append, job_id, directory, offset, frames, durable)
 
     async def read(self, job_id: UUID, offset: int, limit: int = READ_BYTES) -> bytes:
         """Whole frames from `offset` on, about `limit` bytes and at least one frame; nothing at the end of the log.
@@ -114,7 +117,7 @@ class LogStore:
             turn = self._turns[job_id] = asyncio.Lock()
         return turn
 
-    def _append(self, job_id: UUID, directory: Path, offset: int, frames: bytes) -> int:
+    def _append(self, job_id: UUID, directory: Path, offset: int, frames: bytes, durable: bool) -> int:
         with _explained(job_id):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             with _held(directory):
@@ -132,17 +135,18 @@ class LogStore:
                 if fresh:
                     if size >= self._segment_bytes:
                         base, size = end, 0
-                    self._write(job_id, directory, base, size, fresh)
+                    self._write(job_id, directory, base, size, fresh, durable)
                 return end + len(fresh)
 
-    def _write(self, job_id: UUID, directory: Path, base: int, size: int, data: memoryview) -> None:
+    def _write(self, job_id: UUID, directory: Path, base: int, size: int, data: memoryview, durable: bool) -> None:
         descriptor = os.open(_segment(directory, base), os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             written = 0
             while written < len(data):
                 written += os.pwrite(descriptor, data[written:], size + written)
-            _sync(descriptor)
-            if size == 0:
+            if durable:
+                _sync(descriptor)
+            if durable and size == 0:
                 # With the first byte also the directories above, which may be as new as the file.
                 for place in (directory, *directory.parents[: 3 if base == 0 else 0]):
                     _sync_directory(place)

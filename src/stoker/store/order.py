@@ -11,8 +11,9 @@ PLACE = "SELECT instance_id FROM job WHERE id = $1"
 
 BRIEF = """
 SELECT job.run_id, run.name, run.project_id, project.name, job.attempt, job.replica, job.node, job.blocks,
-       job.instance_id, run.policy, run.resources, run_spec.configuration
+       job.instance_id, instance.capacity, instance.blocks, run.policy, run.resources, run_spec.configuration
 FROM job
+JOIN instance ON instance.id = job.instance_id
 JOIN run ON run.id = job.run_id
 JOIN run_spec ON run_spec.run_id = run.id
 JOIN project ON project.id = run.project_id
@@ -30,6 +31,9 @@ class Brief(NamedTuple):
     node: int
     blocks: list[int]
     instance_id: UUID
+    capacity: str
+    total: int
+    """How many blocks the instance has in all."""
     policy: str
     resources: str
     configuration: str
@@ -45,5 +49,5 @@ async def place(tx: Connection, job_id: JobId) -> InstanceId:
 async def brief(tx: Connection, job_id: JobId) -> Brief:
     row = await tx.fetchrow(BRIEF, job_id)
     if row is None:
-        raise NotFound(f"There is no job {job_id}.")
+        raise NotFound(f"There is no job {job_id}, or it is on no instance.")
     return Brief(*row)

@@ -109,7 +109,6 @@ class LocalRunner:
 
     async def run(self, order: JobOrder) -> None:
         await self.line.ask(Health, "POST", "/job", order)
-        await self.line.ask(Health, "POST", "/run")
 
     async def stop(self, order: Stop) -> None:
         await self.line.raw("POST", "/stop", order)

@@ -111,6 +111,7 @@ class JobOrder(Model):
     stop_duration_s: float = Field(default=10.0, ge=0, le=LONGEST_GRACE_S)
     log_quota_bytes: int = Field(gt=0)
     code: bool = Field(default=False, description="An archive follows; do not run before it is here.")
+    start: bool = Field(default=False, description="Run it at once, as `POST /run` would.")
 
 
 class Health(Answer):

@@ -1,6 +1,6 @@
 """`make bench`: measures on a PostgreSQL that syncs every commit, and says whether budgets hold.
 
-`make bench PART=engine` measures one part: engine, api, runner, shim, first-run.
+`make bench PART=engine` measures one part: engine, api, runner, shim, first-run, crowd.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import structlog
 
 from bench import runner, shim
 from bench.api import api
+from bench.crowd import crowd
 from bench.engine import engine
 from bench.first_run import first_run
 from bench.result import Result, write
@@ -66,6 +67,7 @@ PARTS: dict[str, Callable[[], list[Result]]] = {
     "runner": runner.measure,
     "shim": shim.measure,
     "first-run": first_run,
+    "crowd": crowd,
 }
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A person's first hour, measured: how soon a run starts, ends and stops, and what the server costs."""
 
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from bench.result import Result
 from bench.stand import Stand, cli, cold_start_s, cpu_s, standing
 from stoker.client import log as logs
 from stoker.client import run as runs
+from stoker.client.client import Client
 from stoker.wire.frame import Stream, decode
 
 TRIES = 60
@@ -29,11 +31,22 @@ def first_run() -> list[Result]:
 
 def submit(stand: Stand, *commands: str) -> dict[str, Any]:
     configuration = {"type": "task", "commands": list(commands)}
-    return runs.submit(stand.client.again(), configuration, expected=None, key=str(uuid4()))
+    return runs.submit(_client(stand), configuration, expected=None, key=str(uuid4()))
 
 
 def ended(stand: Stand, name: str, seconds: float = 120.0) -> dict[str, Any]:
-    return runs.wait(stand.client.again(), name, timeout_s=seconds)
+    return runs.wait(_client(stand), name, timeout_s=seconds)
+
+
+_kept = threading.local()
+
+
+def _client(stand: Stand) -> Client:
+    """Each thread keeps its connection, as programs do."""
+    if getattr(_kept, "url", "") != stand.client.url:
+        _kept.url, _kept.client = stand.client.url, stand.client.again()
+    client: Client = _kept.client
+    return client
 
 
 def printed(stand: Stand, name: str) -> bytes:

@@ -8,9 +8,10 @@ from collections import OrderedDict
 from typing import Protocol
 from uuid import UUID
 
-from stoker.core.errors import Conflict, NotFound, StokerError, Unavailable
+from stoker.core.errors import Conflict, NotFound, StokerError, Unavailable, UserError
 from stoker.core.ids import InstanceId, JobId, RunId
 from stoker.core.job_facts import (
+    AgentFailed,
     AskStop,
     CleanedUp,
     Cleanup,
@@ -23,6 +24,7 @@ from stoker.core.job_facts import (
     Unregister,
 )
 from stoker.core.machine import Effect, Event
+from stoker.core.reason import JobReason
 from stoker.core.shim_task import S
 from stoker.engine.agent import Agents, Shim
 from stoker.engine.change import Change, of_job
@@ -34,6 +36,8 @@ from stoker.wire.runner import JobOrder, Stop
 from stoker.wire.shim import TaskOrder, Terminate
 
 FENCED = "fenced"
+STOPPED = "stopped"
+"""The runner was stopped before its order came; news of its end is on the way."""
 REMEMBERED = 1024
 TERMINATION_S = 5.0
 """How long one call waits for a task to end; then the errand is tried again."""
@@ -70,7 +74,7 @@ class JobPerformers:
         try:
             task = await shim.submit(await self._orders.task(errand))
         except StokerError as error:
-            return _refused(errand, error)
+            return _not_begun(errand, error)
         if task.state is S.RUNNING:
             self._remember(errand.target, task.socket)
         return _said(errand, TaskAccepted(attempt=errand.attempt))
@@ -83,7 +87,7 @@ class JobPerformers:
         except NotFound:
             return _said(errand, task_lost(errand.attempt))
         except StokerError as error:
-            return _refused(errand, error)
+            return _not_begun(errand, error)
         return _said(errand, RunnerAccepted(attempt=errand.attempt))
 
     async def ask_stop(self, errand: Errand, effect: AskStop) -> Change:
@@ -144,6 +148,14 @@ class JobPerformers:
 
     async def _place(self, errand: Errand) -> InstanceId:
         return await self._orders.place(JobId(errand.target))
+
+
+def _not_begun(errand: Errand, error: StokerError) -> Change:
+    """What an agent will never do is said at once, in its own words; asking again would only take time."""
+    if isinstance(error, UserError) and error.code not in (FENCED, STOPPED):
+        event = AgentFailed(JobReason.EXECUTOR_ERROR, error.sentence, attempt=errand.attempt)
+        return _said(errand, event)
+    return _refused(errand, error)
 
 
 def _refused(errand: Errand, error: StokerError) -> Change:

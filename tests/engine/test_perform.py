@@ -1,0 +1,72 @@
+"""What performers make of an agent's answer, where the simulation has no such agent."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from stoker.core.errors import Conflict, StokerError, Unavailable, UserError
+from stoker.core.ids import InstanceId, JobId
+from stoker.core.job_facts import AgentFailed, StartTask, SubmitJob
+from stoker.core.reason import JobReason
+from stoker.engine.change import Change
+from stoker.engine.perform import JobPerformers
+from stoker.store.outbox import Errand
+
+HERE = InstanceId(uuid4())
+ERRAND = Errand(uuid4(), 7, "job", uuid4(), uuid4(), 1, "PROVISIONING", "StartTask", "{}", 0)
+
+
+class Agent:
+    """A shim and a runner that answer everything with one error."""
+
+    def __init__(self, error: StokerError) -> None:
+        self.error = error
+
+    async def refuse(self, *_: object) -> Any:
+        raise self.error
+
+    submit = run = task = refuse
+
+    async def shim(self, instance_id: InstanceId) -> "Agent":
+        return self
+
+    def runner(self, instance_id: InstanceId, job_id: JobId, socket: str) -> "Agent":
+        return self
+
+
+class Orders:
+    async def place(self, job_id: JobId) -> InstanceId:
+        return HERE
+
+    async def task(self, errand: Errand) -> Any: ...
+
+    async def job(self, errand: Errand) -> Any: ...
+
+
+async def performed(error: StokerError, effect: StartTask | SubmitJob) -> Change:
+    performers = JobPerformers(Agent(error), Orders(), None)  # type: ignore[arg-type]
+    performers._remember(ERRAND.target, "socket")
+    if isinstance(effect, StartTask):
+        return await performers.start_task(ERRAND, effect)
+    return await performers.submit_job(ERRAND, effect)
+
+
+@pytest.mark.parametrize("effect", [StartTask(), SubmitJob()], ids=["task", "job"])
+async def test_what_an_agent_will_never_do_fails_the_job_in_its_words(effect: StartTask | SubmitJob) -> None:
+    """Asked again and again, it would fail ten minutes later, for a reason that is not the true one."""
+    for error in (Conflict("it serves another project", code="one_project"), UserError("no such runtime")):
+        (fact,) = (await performed(error, effect)).facts
+        assert fact.event == AgentFailed(JobReason.EXECUTOR_ERROR, error.sentence, attempt=1)
+
+
+@pytest.mark.parametrize("effect", [StartTask(), SubmitJob()], ids=["task", "job"])
+async def test_an_order_that_was_overtaken_has_nothing_to_say(effect: StartTask | SubmitJob) -> None:
+    assert await performed(Conflict("later", code="fenced"), effect) == Change()
+
+
+@pytest.mark.parametrize("effect", [StartTask(), SubmitJob()], ids=["task", "job"])
+@pytest.mark.parametrize("error", [Unavailable("away"), Conflict("stopped before", code="stopped")], ids=str)
+async def test_what_may_pass_is_tried_again(effect: StartTask | SubmitJob, error: StokerError) -> None:
+    with pytest.raises(type(error)):
+        await performed(error, effect)

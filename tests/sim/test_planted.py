@@ -12,8 +12,8 @@ from stoker.core import family as core_family
 from stoker.core import managed_job as core_managed_job
 from stoker.core.commitment import Wish
 from stoker.core.job import JOB
-from stoker.core.job_facts import Exited, Freed, RemoveTask, S
-from stoker.core.machine import Event, Machine, Row, Step, ask
+from stoker.core.job_facts import FINISHED, Exited, Freed, RemoveTask, S
+from stoker.core.machine import Event, Machine, Row, Step, ask, rows
 from stoker.core.retry import Budget
 from stoker.engine import draft as engine_draft
 from stoker.engine import placement as engine_placement
@@ -93,8 +93,8 @@ def retry_budget_reset(patch: Patch) -> None:
 
 
 def stale_event_accepted(patch: Patch) -> None:
-    late = Row(S.DONE, Exited, S.TERMINATING, lambda job, event, now: ask(exit_code=event.exit_code))
-    patch.setattr(core_family, "JOB", Machine("job", JOB.initial, (*JOB.rows, late), JOB.stale))
+    late = rows(FINISHED, Exited, S.TERMINATING, lambda job, event, now: ask(exit_code=event.exit_code))
+    patch.setattr(core_family, "JOB", Machine("job", JOB.initial, (*JOB.rows, *late), JOB.stale))
 
 
 def slot_not_returned(patch: Patch) -> None:
@@ -129,7 +129,7 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     effect_lost: "does not settle",
     effect_performed_twice_by_a_performer_that_must_not: "runs twice at once|left running",
     retry_budget_reset: "more than its max_attempts",
-    stale_event_accepted: "had finished as DONE and became TERMINATING",
+    stale_event_accepted: r"had finished as \w+ and became TERMINATING",
     slot_not_returned: "no_slot_without_need|slots:|does not settle",
     dead_replicas_work_left_lying: "does not settle",
     placed_beside_its_predecessor: "two live submissions",

@@ -105,7 +105,7 @@ class HostWatch:
         self._residents: dict[UUID, Resident] = {}
         """Those of the last look: their runs and attempts never change, so only an unknown one needs another."""
         self._told: set[UUID] = set()
-        """Those among them whose end was told, until all tasks are looked at again."""
+        """Those among them whose result was told, until all tasks are looked at again."""
         self._errands: dict[JobId, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -151,7 +151,8 @@ class HostWatch:
             if (resident := self._residents.get(task.id)) is not None:
                 if task.id not in told and (fact := _about(task, resident)) is not None:
                     facts.append(fact)
-                    told.add(task.id)
+                    if task.result is not None:
+                        told.add(task.id)
                 self._follow(task)
         if changes.complete:
             known = {task.id for task in changes.tasks}

@@ -99,6 +99,8 @@ async def _history(world: World, connection: "asyncpg.Connection[asyncpg.Record]
     world.background(world.swarm.live())
     world.later(SWARM_S, world.swarm.heal)
     await people.live(world.now() + world.theme.chaos_s)
+    if world.violation is not None:
+        raise world.violation
     await _heal(world, people)
     await _settle(world)
     if world.violation is not None:

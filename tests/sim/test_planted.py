@@ -128,7 +128,7 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     release_forgotten: "is held by .*, which does not live there",
     effect_lost: "does not settle",
     effect_performed_twice_by_a_performer_that_must_not: "runs twice at once|left running",
-    retry_budget_reset: "more than its max_attempts",
+    retry_budget_reset: "more than its max_attempts|goes round in circles",
     stale_event_accepted: r"had finished as \w+ and became TERMINATING",
     slot_not_returned: "no_slot_without_need|slots:|does not settle",
     dead_replicas_work_left_lying: "does not settle",

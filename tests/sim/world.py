@@ -35,6 +35,8 @@ EPOCH = 1_800_000_000.0
 """A Friday in 2027; the virtual clock starts here."""
 PATIENCE_S = 20.0
 """Then people ask again, perhaps another replica, while the first may still get to it."""
+RESTLESS = 5_000
+"""No seed comes near so many events."""
 
 
 class WorldClock:
@@ -127,6 +129,11 @@ class World:
         if row is not None:
             self.rows[f"{machine}: {row.name}"] += 1
             self.events += 1
+            if self.events >= RESTLESS:
+                # Perhaps without a pause, so that no time would pass any more: they are stopped.
+                self.violated(f"goes round in circles: {RESTLESS} events")
+                for server in self.servers:
+                    asyncio.get_running_loop().call_soon(server.kill)
 
     def committed(self, server: Server, batch: Batch) -> None:
         for moved in batch.moved:

@@ -267,7 +267,7 @@ async def test_a_working_directory_may_be_below_or_absolute(fork_socket: Path, p
     async with runner(fork_socket, place) as one:
         (place / "work" / "deep").mkdir()
         await one.runs("pwd", working_dir="deep")
-        assert await one.output() == f"{place}/work/deep\n".encode()
+        assert await one.output() == f"{place / 'work' / 'deep'}\n".encode()
     async with runner(fork_socket, place.with_name("other")) as two:
         await two.runs("pwd", working_dir="/usr")
         assert await two.output() == b"/usr\n"

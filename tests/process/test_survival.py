@@ -35,10 +35,7 @@ def test_twenty_runs_reach_their_right_end_after_kill_9_of_the_server(stand: Sta
     ids = {name: stand.job(name)["id"] for name in crowd.meanwhile}
     crowd.submit_fresh()
     stand.kill_server()
-    for name in crowd.meanwhile:
-        yard.open(name)
-    for name in crowd.meanwhile:
-        until(stand.place(ids[name]).result.exists, f"{name} has ended")
+    crowd.end_meanwhile(ids)
     kill(stand.runner(ids["meanwhile-1"]))
     stand.start()
     crowd.end_rest()
@@ -144,10 +141,7 @@ def test_after_a_reboot_nothing_hangs_and_what_ran_has_failed_with_a_clear_reaso
     ids = {name: stand.job(name)["id"] for name in crowd.parts}
     crowd.submit_fresh()
     stand.kill_server()
-    for name in crowd.meanwhile:
-        yard.open(name)
-    for name in crowd.meanwhile:
-        until(stand.place(ids[name]).result.exists, f"{name} has ended")
+    crowd.end_meanwhile(ids)
     reboot(stand)
     stand.start()
     stand.stop("huge")

@@ -17,6 +17,7 @@ import inspect
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -42,6 +43,10 @@ structlog.configure(
     ]
 )
 USUAL = structlog.get_config()
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would every program that a test talks to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 Databases = Callable[[], AbstractAsyncContextManager[Database]]
 

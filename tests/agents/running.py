@@ -39,10 +39,11 @@ async def until(holds: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any
 
 @contextmanager
 def fork_server(directory: Path) -> Iterator[Path]:
-    """One that listens; ended at the end of the block."""
+    """One that listens; ended at the end of the block. It was started with `nohup … &`, which leaves its mark."""
     path = directory / "fork.sock"
+    command = [sys.executable, "-m", "stoker.runner.fork", "--socket", str(path)]
     with open(directory / "fork.log", "ab") as log:
-        process = subprocess.Popen([sys.executable, "-m", "stoker.runner.fork", "--socket", str(path)], stderr=log)
+        process = subprocess.Popen(["/bin/sh", "-c", 'trap "" HUP INT QUIT; exec "$@"', "sh", *command], stderr=log)
     deadline = time.monotonic() + PATIENCE_S
     while True:
         with suppress(Unavailable):

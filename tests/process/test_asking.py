@@ -129,7 +129,7 @@ def test_a_run_can_be_stopped_in_each_state_and_twice(stand: Stand, yard: Yard) 
 
 def test_a_run_is_not_deleted_while_it_is_unfinished(stand: Stand, yard: Yard) -> None:
     stand.submit("kept", yard.note("kept"), "echo up", yard.gate("kept"))
-    until(lambda: yard.began("kept"), "it runs")
+    until(lambda: stand.get("kept")["status"] == "RUNNING", "it runs")
     error = refusal(lambda: client_run.delete(stand.client, "kept"))
     assert (type(error), error.code) == (Conflict, "not_finished")
     assert "RUNNING" in error.sentence

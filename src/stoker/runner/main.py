@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 from aiohttp import web
@@ -39,6 +39,9 @@ from stoker.wire.runner import Assignment
 logging.getLogger("aiohttp").addHandler(logging.NullHandler())
 logging.getLogger("aiohttp").propagate = False
 
+_PYTHON_IGNORES: Final = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+"""And gives back to the programs that it starts."""
+
 
 def serve(directory: Path, listener: socket.socket) -> None:
     """Lives the life of a runner on a socket that listens already, and ends the process with it."""
@@ -47,10 +50,18 @@ def serve(directory: Path, listener: socket.socket) -> None:
     Identity.mine().write(place.identity)
     assignment = Assignment.model_validate_json(place.assignment.read_bytes())
     name_process("stoker-runner")
+    _ignore_no_signal()
     adopt_orphans()
     if user_of(assignment) is not None:
         confine()
     asyncio.run(_live(place, assignment, listener))
+
+
+def _ignore_no_signal() -> None:
+    """What is ignored here, every program of the job would ignore; a server begun with `nohup … &` ignores Ctrl-C."""
+    for number in signal.valid_signals() - _PYTHON_IGNORES:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def cold_start(directory: Path) -> None:

@@ -34,7 +34,7 @@ check: $(STAMP) ## ruff, mypy --strict, layers, tidy, generated pages fresh (und
 	$(PY) -m pytest tests/test_tidy.py
 
 test: $(STAMP) ## all tests, with the short forms of the campaigns; ARGS="-k name" for some
-	$(PY) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(PY) -m pytest -rs -n $(WORKERS) --dist loadgroup $(ARGS)
 
 sim: $(STAMP) ## the simulation: make sim SEEDS=2000, or SEED=17 for one story
 	$(PY) -m tests.sim --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))

@@ -16,7 +16,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import aiohttp
-import pytest
 
 from stoker.core.errors import Unavailable
 from stoker.runner import proc
@@ -176,23 +175,6 @@ class Running:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
-
-
-@contextmanager
-def small_disk(directory: Path, size: str) -> Iterator[None]:
-    """A file system of its own, mounted at `directory`; only root can do that."""
-    directory.mkdir(mode=0o711)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=711", "none", str(directory)],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"nothing can be mounted here: {mounted.stderr.decode()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 def prepare(directory: Path, **more: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from stoker.runner.limits import BODY_BYTES, CODE_BYTES, SCRIPT_BYTES
 from stoker.wire.openapi import Route, document
 from stoker.wire.runner import RunnerState
 from tests.agents.running import fork_server, runner
+from tests.machine import as_root
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +231,7 @@ async def test_an_archive_over_the_limit_is_refused_while_it_comes(fork_socket: 
         assert (await one.health()).state == RunnerState.WAIT_CODE
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@as_root
 async def test_as_root_the_code_belongs_to_the_user_of_the_job(fork_socket: Path, place: Path) -> None:
     """It is unpacked with his rights: a link that he laid into a directory of root's leads nowhere."""
     async with runner(fork_socket, place, uid=200_123, gid=200_123) as one:

@@ -15,7 +15,8 @@ import pytest
 from stoker.runner.identity import Identity
 from stoker.wire.frame import Stream, decode
 from stoker.wire.runner import Failure, Header, Health, Result, RunnerState
-from tests.agents.running import fork_server, runner, small_disk, until
+from tests.agents.running import fork_server, runner, until
+from tests.machine import fill, small_disk
 
 
 @pytest.fixture(scope="module")
@@ -235,9 +236,8 @@ async def test_a_server_that_waits_for_news_is_not_silent(fork_socket: Path, pla
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 async def test_a_result_waits_for_a_disk_that_is_full(fork_socket: Path, place: Path) -> None:
-    with small_disk(place, "2m"):
+    with small_disk(place, 2):
         async with runner(fork_socket, place) as one:
             await one.submit("echo up; read x < fifo; exit 3", setup=["mkfifo fifo"])
             await one.ask("POST", "/run")
@@ -256,10 +256,9 @@ async def test_a_result_waits_for_a_disk_that_is_full(fork_socket: Path, place: 
             assert "the result is written now" in await one.own_log()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 async def test_a_job_that_filled_its_disk_ends_all_the_same(fork_socket: Path, place: Path) -> None:
     """Nobody makes room; its last words and its result have their own."""
-    with small_disk(place, "4m"):
+    with small_disk(place, 4):
         async with runner(fork_socket, place) as one:
             await one.start("echo begin", "cat /dev/zero > big || seq 1 50000", "exit 12")
             result = await one.result()
@@ -270,9 +269,8 @@ async def test_a_job_that_filled_its_disk_ends_all_the_same(fork_socket: Path, p
             assert b"No space left" in await one.output(Stream.STDERR)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 async def test_an_order_for_a_full_disk_waits_for_room(fork_socket: Path, place: Path) -> None:
-    with small_disk(place, "4m"):
+    with small_disk(place, 4):
         async with runner(fork_socket, place) as one:
             # One that finds no room while it starts does not start.
             assert (await one.health()).state == RunnerState.WAIT_SUBMIT
@@ -285,12 +283,3 @@ async def test_an_order_for_a_full_disk_waits_for_room(fork_socket: Path, place:
             (place / "filler").unlink()
             assert (await sent).status == 200
             assert (place / "order.json").exists()
-
-
-def fill(path: Path) -> None:
-    with open(path, "ab", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"x" * 4096)
-        except OSError:
-            return

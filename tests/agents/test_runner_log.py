@@ -17,7 +17,8 @@ import pytest
 
 from stoker.wire.frame import Stream, decode
 from stoker.wire.runner import Failure, Header, RunnerState
-from tests.agents.running import Running, fork_server, runner, small_disk, until
+from tests.agents.running import Running, fork_server, runner, until
+from tests.machine import small_disk
 
 MB = 1_000_000
 
@@ -182,10 +183,9 @@ async def stands_still(running: Running) -> None:
         await asyncio.sleep(0.02)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 async def test_a_full_disk_costs_no_byte(fork_socket: Path, place: Path) -> None:
     """A real one. The server that pulls makes room for the rest, segment by segment."""
-    with small_disk(place, "12m"):
+    with small_disk(place, 12):
         async with runner(fork_socket, place) as one:
             await one.start(f"head -c {24 * MB} /dev/zero; echo end")
             await until(lambda: os.statvfs(place).f_bavail == 0)

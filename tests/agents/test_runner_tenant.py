@@ -1,7 +1,6 @@
 """Whose a job is and what holds it, as root: users, control groups, memory. CI runs as root."""
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -13,8 +12,9 @@ import pytest
 from stoker.wire.frame import Stream
 from stoker.wire.runner import Failure
 from tests.agents.running import fork_server, runner
+from tests.machine import as_root, unavailable
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+pytestmark = as_root
 MEMORY = Path("/sys/fs/cgroup/memory")
 UNIFIED = Path("/sys/fs/cgroup")
 
@@ -60,7 +60,7 @@ def memory_group() -> Iterator[Path]:
         group.mkdir()
         (group / ("memory.max" if two else "memory.limit_in_bytes")).write_text(str(64 << 20))
     except OSError as error:
-        pytest.skip(f"this host lets nobody make control groups with limits: {error}")
+        unavailable(f"this host lets nobody make control groups with limits: {error}")
     yield group
     deadline = time.monotonic() + 10
     while True:

@@ -1,7 +1,6 @@
 """Disks that are full, and jobs that leave strange things behind."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -11,8 +10,7 @@ import pytest
 from stoker.runner.proc import alive
 from stoker.shim.disk import remove_tree
 from tests.agents.shim_stage import Stage, shared_stage, stage, until
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of another user are made by root")
+from tests.machine import as_root, fill, small_disk
 
 
 @pytest.fixture(scope="module")
@@ -23,38 +21,18 @@ def shim(shared_directory: Path) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def small_disk(shared_directory: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("a small disk is a mount, and only root can mount")
-    place = shared_directory / f"disk-{uuid4()}"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0711", "tmpfs", str(place)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"this root may not mount: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
+def disk(shared_directory: Path) -> Iterator[Path]:
+    with small_disk(shared_directory / f"disk-{uuid4()}", 4) as place:
+        yield place
 
 
-def fill(place: Path) -> Path:
-    """Not one byte more fits."""
-    ballast = place / "ballast"
-    with open(ballast, "wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                continue
-    return ballast
-
-
-async def test_a_full_disk_refuses_a_task_and_takes_the_same_one_later(small_disk: Path) -> None:
+async def test_a_full_disk_refuses_a_task_and_takes_the_same_one_later(disk: Path) -> None:
     """Nothing is half-accepted: no directory, no listing, no runner."""
-    async with stage(small_disk) as shim:
+    async with stage(disk) as shim:
         await shim.fork_server_ready()
         running = await shim.start_job("sleep 1000")
-        ballast = fill(small_disk)
+        ballast = disk / "ballast"
+        fill(ballast)
         order = shim.order(project_id=str(uuid4()))
         for _ in range(2):
             told = await shim.ask("POST", "/tasks", json=order)
@@ -68,9 +46,9 @@ async def test_a_full_disk_refuses_a_task_and_takes_the_same_one_later(small_dis
         assert len((await shim.ask("GET", "/tasks")).json["tasks"]) == 2
 
 
-async def test_a_job_that_fills_the_disk_can_be_ended_and_removed(small_disk: Path) -> None:
+async def test_a_job_that_fills_the_disk_can_be_ended_and_removed(disk: Path) -> None:
     """The order cannot be noted while the disk is full; the job dies all the same, and that makes room."""
-    async with stage(small_disk) as shim:
+    async with stage(disk) as shim:
         task = await shim.start_job("cat /dev/zero > big || cat /dev/zero > big2 || sleep 1000")
         big = shim.directory(task.id) / "work" / "big2"
         await until(big.exists)
@@ -84,13 +62,13 @@ async def test_a_job_that_fills_the_disk_can_be_ended_and_removed(small_disk: Pa
         assert (await shim.remove(task.id)).status == 204
 
 
-async def test_removal_works_on_a_full_disk(small_disk: Path) -> None:
+async def test_removal_works_on_a_full_disk(disk: Path) -> None:
     """It is what makes room."""
-    async with stage(small_disk) as shim:
+    async with stage(disk) as shim:
         task = await shim.start_job("head -c 100000 /dev/zero | tr '\\0' x")
         await shim.reaches(task.id, lambda task: task.result)
         await shim.terminate(task.id)
-        fill(small_disk)
+        fill(disk / "ballast")
         assert (await shim.remove(task.id)).status == 204
         assert shim.directories() == []
 

@@ -1,6 +1,5 @@
 """Whom jobs run as: a user of their project when the shim is root, and the shim's own otherwise, for one project."""
 
-import os
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -12,8 +11,8 @@ from stoker.shim.ledger import Ledger
 from stoker.shim.tenant import FIRST_UID, Tenant, Tenants
 from stoker.wire.shim import TaskInfo
 from tests.agents.shim_stage import Stage, stage
+from tests.machine import as_root
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 NOBODY = 65534
 
 UNPRIVILEGED = f"""

@@ -1,14 +1,14 @@
 """Whole stands that several tests share, and what those need that want a disk of their own."""
 
-import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from tests.machine import small_disk
 from tests.process.crowd import Yard
 from tests.process.stand import Stand
 
@@ -82,19 +82,5 @@ Disk = Callable[[Path, int], Path]
 @pytest.fixture
 def disk() -> Iterator[Disk]:
     """Mounts a disk of so many megabytes at a directory, which is made where it is missing."""
-    if os.geteuid() != 0:
-        pytest.skip("a small disk is a mount, and only root can mount")
-    mounted: list[Path] = []
-
-    def mount(place: Path, size_mb: int) -> Path:
-        place.mkdir(parents=True, exist_ok=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=0711", "tmpfs", str(place)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"this root may not mount: {done.stderr.strip()}")
-        mounted.append(place)
-        return place
-
-    yield mount
-    for place in mounted:
-        subprocess.run(["umount", "--lazy", place], check=True)
+    with ExitStack() as mounted:
+        yield lambda place, megabytes: mounted.enter_context(small_disk(place, megabytes))

@@ -1,7 +1,6 @@
 """Asking twice, asking at the wrong time, asking as somebody else: clear answers, and nothing happens by mistake."""
 
 import json
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -13,12 +12,11 @@ import pytest
 from stoker.client import run as client_run
 from stoker.client.client import Client, Json
 from stoker.core.errors import Conflict, NotFound, StokerError, UserError
+from tests.machine import as_root
 from tests.process.crowd import Yard
 from tests.process.stand import Stand, until
 
 pytestmark = pytest.mark.xdist_group("stand")
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="users of their own need root")
 
 
 def unix_ask(path: str, token: str, method: str, target: str, body: Json | None = None) -> tuple[int, Json]:

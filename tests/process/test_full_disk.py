@@ -2,31 +2,18 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from stoker.client.client import Json
 from stoker.core.errors import StokerError, Unavailable
 from stoker.store.installation import account
+from tests.machine import fill
 from tests.process.conftest import Disk
 from tests.process.crowd import Yard, numbers
 from tests.process.stand import Stand, until
 
 pytestmark = pytest.mark.xdist_group("survival")
-
-
-def fill(place: Path) -> Path:
-    """Not one byte more fits."""
-    ballast = place / "ballast"
-    with open(ballast, "ab", buffering=0) as file:
-        for size in (1 << 20, 1 << 12, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                continue
-    return ballast
 
 
 def test_a_full_disk_of_logs_is_shown_and_every_byte_arrives_when_there_is_room(
@@ -36,7 +23,8 @@ def test_a_full_disk_of_logs_is_shown_and_every_byte_arrives_when_there_is_room(
     logs = disk(yard.file("logs"), 2)
     stand = own_stand(STOKER_LOGS=str(logs))
     stand.start()
-    ballast = fill(logs)
+    ballast = logs / "ballast"
+    fill(ballast)
     stand.submit("wordy", "seq 100000", "exit 3")
     until(lambda: "no space left" in stand.get("wordy")["status_message"], "it is shown")
     assert stand.get("wordy")["status"] == "TERMINATING"
@@ -64,7 +52,8 @@ def test_a_full_disk_of_the_database_refuses_work_and_loses_none_that_was_accept
     stand.submit("going-on", yard.note("going-on"), "seq 100", yard.gate("going-on"), "exit 4")
     until(lambda: yard.began("going-on"), "it runs")
     job = stand.job("going-on")["id"]
-    ballast = fill(stand.home / "postgres")
+    ballast = stand.home / "postgres" / "ballast"
+    fill(ballast)
     accepted, refused = submit_until_refused(stand)
     assert (type(refused), refused.code) == (Unavailable, "disk_full")
     assert "no space left" in refused.sentence

@@ -1,7 +1,6 @@
 """Jobs that misbehave: each ends with the right reason, exit code and signal, its log is what it wrote, and nothing of
 it is left."""
 
-import os
 import random
 import signal
 import time
@@ -14,13 +13,13 @@ import pytest
 from stoker.client.client import Json
 from stoker.runner.proc import alive
 from stoker.wire.frame import Stream, decode
+from tests.machine import as_root
 from tests.process.conftest import Disk
 from tests.process.crowd import Yard, numbers
 from tests.process.stand import Stand, until
 
 pytestmark = pytest.mark.xdist_group("stand")
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="limits of memory and users of their own need root")
 BUDGET = 50 * 1024 * 1024
 """So much may a process grow while a large log passes through it."""
 

@@ -2,20 +2,19 @@
 
 import itertools
 import json
-import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import asyncpg
 import pytest
 
 from stoker.store.postgres import Embedded
+from tests import machine
 
 # A killed PostgreSQL keeps what it gave to the kernel, so these tests need no disk to be waited for.
 SWIFT = {"fsync": "off"}
@@ -34,8 +33,6 @@ async def main():
 asyncio.run(main())
 """
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-
 _numbers = itertools.count(1)
 
 
@@ -50,23 +47,12 @@ def home(shared_directory: Path) -> Iterator[Path]:
 @pytest.fixture
 def small_disk(shared_directory: Path) -> Iterator[Callable[[int], Path]]:
     """Makes disks of some megabytes."""
-    if os.geteuid() != 0:
-        pytest.skip("a small disk is a mount, and only root can mount")
-    mounted: list[Path] = []
+    with ExitStack() as mounted:
 
-    def mount(megabytes: int) -> Path:
-        place = shared_directory / f"disk-{next(_numbers)}"
-        place.mkdir()
-        options = f"size={megabytes}m,mode=0711"
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True, text=True)
-        if done.returncode != 0:
-            unavailable(f"this root may not mount: {done.stderr.strip()}")
-        mounted.append(place)
-        return place
+        def mount(megabytes: int) -> Path:
+            return mounted.enter_context(machine.small_disk(shared_directory / f"disk-{next(_numbers)}", megabytes))
 
-    yield mount
-    for place in mounted:
-        subprocess.run(["umount", "--lazy", place], check=True)
+        yield mount
 
 
 @pytest.fixture
@@ -125,13 +111,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def unavailable(reason: str) -> NoReturn:
-    """Skips a test that this machine cannot run; in CI nothing is skipped in silence."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def wait_until(happened: Callable[[], object], what: str, deadline_s: float = 60.0) -> None:

@@ -19,9 +19,9 @@ from stoker.core.errors import Unavailable, UserError
 from stoker.store.cluster import PORT
 from stoker.store.database import ConnectionLost, Database
 from stoker.store.postgres import Embedded
+from tests.machine import as_root, fill
 from tests.store.conftest import (
     NOBODY,
-    as_root,
     asked,
     remember,
     remembered,
@@ -144,12 +144,6 @@ async def count_when_back(db: Database) -> int:
                     return int(await connection.fetchval("SELECT count(*) FROM thing"))
             except ConnectionLost:
                 await asyncio.sleep(0.05)
-
-
-def fill(path: Path, leave_bytes: int = 0) -> None:
-    free = os.statvfs(path.parent)
-    with path.open("wb", buffering=0) as file, suppress(OSError):
-        os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - leave_bytes)
 
 
 async def test_a_home_that_may_not_be_written(shared_directory: Path) -> None:

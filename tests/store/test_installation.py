@@ -20,12 +20,11 @@ from stoker.store import installation
 from stoker.store import postgres as module
 from stoker.store.installation import Installation, account, shipped
 from stoker.store.postgres import Embedded
+from tests.machine import as_root, unavailable
 from tests.store.conftest import (
     NOBODY,
     SERVER,
-    as_root,
     running,
-    unavailable,
 )
 
 

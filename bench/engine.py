@@ -12,8 +12,6 @@ import asyncpg
 from bench.load import Load, Tally
 from bench.result import Result
 from stoker.engine import garbage
-from stoker.engine.batch import commit_batch
-from stoker.engine.change import Change
 from stoker.engine.commit import LANES
 from stoker.store.database import Database
 
@@ -26,14 +24,16 @@ CROWD = 16
 def engine(url: str) -> list[Result]:
     own_ms = asyncio.run(own_commit_ms(url))
     asyncio.run(_load(url, CALLERS, 2.0))
-    baseline, crowd = (asyncio.run(one_by_one(url, connections)) for connections in (LANES, CROWD))
+    baseline = one_by_one(url, LANES, remember=False)
+    alone, crowd = (one_by_one(url, connections) for connections in (LANES, CROWD))
     together, together_s = asyncio.run(_load(url, CALLERS, SECONDS))
     rate = together.transitions / together_s
     three = three_engines(url)
     results = [
         Result("database's own commit, one row, p50", own_ms, "ms"),
-        Result(f"one by one: coalescing off, the same {LANES} connections", baseline, "transitions/s"),
-        Result(f"one by one on {CROWD} connections", crowd, "transitions/s", peer="coalesced", ratio=crowd / rate),
+        Result(f"one by one: each change loads, steps and commits, {LANES} connections", baseline, "transitions/s"),
+        Result("  the same, with what is remembered", alone, "transitions/s", peer="coalesced", ratio=alone / rate),
+        Result(f"  the same, {CROWD} connections", crowd, "transitions/s", peer="coalesced", ratio=crowd / rate),
         Result(
             f"coalesced, one engine, {CALLERS} callers", rate, "transitions/s", ">= 12,000", "one by one",
             rate / baseline, rate >= 12_000 and rate >= 5 * baseline,
@@ -62,34 +62,20 @@ async def own_commit_ms(url: str) -> float:
     return statistics.median(taken) * 1000
 
 
-async def _load(url: str, callers: int, seconds: float) -> tuple[Tally, float]:
-    async with await Database.connect(url, pool_size=LANES + 2) as database:
-        load = Load(database, LANES)
+async def _load(
+    url: str, callers: int, seconds: float, lanes: int = LANES, *, coalesce: bool = True, remember: bool = True
+) -> tuple[Tally, float]:
+    async with await Database.connect(url, pool_size=lanes + 2) as database:
+        load = Load(database, lanes, coalesce=coalesce, remember=remember)
         await load.ready()
         garbage.tune()
         return await load.run(callers, seconds)
 
 
-async def one_by_one(url: str, connections: int) -> float:
-    """The same changes through the same code, but each in its own transaction; transitions a second."""
-    async with await Database.connect(url, pool_size=connections) as database:
-        load = Load(database, LANES)
-        await load.ready()
-        garbage.tune()
-
-        async def commit(change: Change) -> None:
-            async with database.transaction() as tx:
-                batch = await commit_batch(tx, [change], load.clock.now(), load.committer.owner, load.new_id)
-            load.saw(batch)
-
-        turns = asyncio.Semaphore(connections)
-
-        async def in_turn(change: Change) -> None:
-            async with turns:
-                await commit(change)
-
-        tally, seconds = await load.run(CALLERS, SECONDS, in_turn)
-        return tally.transitions / seconds
+def one_by_one(url: str, connections: int, *, remember: bool = True) -> float:
+    """The same engine, but each change is a batch of its own; transitions a second."""
+    tally, seconds = asyncio.run(_load(url, CALLERS, SECONDS, connections, coalesce=False, remember=remember))
+    return tally.transitions / seconds
 
 
 def three_engines(url: str) -> float:

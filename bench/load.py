@@ -3,7 +3,6 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -12,6 +11,7 @@ from stoker.core.family import found
 from stoker.core.ids import InstanceId, JobId, ProjectId, RunId, uuid7
 from stoker.core.instance import Instance, Launched, ShimAnswered
 from stoker.core.job_facts import CleanedUp, Cleanup, Exited, Job, Placed, RunnerAccepted, TaskAccepted
+from stoker.core.limits import MOST_CHANGES
 from stoker.core.machine import Event
 from stoker.core.policy import Policy
 from stoker.core.resources import Capacity, Request
@@ -19,12 +19,12 @@ from stoker.engine.batch import Batch
 from stoker.engine.change import Change, RunBirth, of_instance, of_job
 from stoker.engine.clock import DatabaseClock
 from stoker.engine.commit import Committer
+from stoker.engine.memory import Memory
 from stoker.store import replica
 from stoker.store.database import Database
 
 PROJECT = ProjectId(UUID(int=1))
 CAPACITY = Capacity(cpu=4, memory_mb=8192, disk_mb=10_000)
-Commit = Callable[[Change], Awaitable[object]]
 
 
 @dataclass(slots=True)
@@ -40,11 +40,14 @@ class Tally:
 class Load:
     """One engine process's committer, and the bookkeeping around it."""
 
-    def __init__(self, database: Database, lanes: int) -> None:
+    def __init__(self, database: Database, lanes: int, *, coalesce: bool = True, remember: bool = True) -> None:
         self.database = database
         self.clock = DatabaseClock(database)
         self.dice = random.Random()
-        self.committer = Committer(database, self.clock, self.new_id, self.saw, lanes=lanes)
+        self.committer = Committer(
+            database, self.clock, self.new_id, self.saw, lanes=lanes, most_changes=MOST_CHANGES if coalesce else 1,
+            memory=Memory() if remember else Memory(0, 0),
+        )  # fmt: skip
         self.jobs: dict[RunId, JobId] = {}
         self.tally = Tally()
 
@@ -72,11 +75,11 @@ class Load:
         await self.committer.commit(Change(facts=facts))
         return one
 
-    async def caller(self, host: Instance, until: float, commit: Commit) -> None:
+    async def caller(self, host: Instance, until: float) -> None:
         """Run after run, each event in a commit of its own."""
         while time.monotonic() < until:
             run = found(RunId(self.new_id()), PROJECT, str(self.dice.getrandbits(64)), Policy(), self.clock.now())
-            await self.timed(commit, Change(runs=(RunBirth(run, Request()),)))
+            await self.timed(Change(runs=(RunBirth(run, Request()),)))
             job = self.jobs.pop(run.id)
             events: tuple[Event, ...] = (
                 Placed(host.id, (0,), attempt=1),
@@ -86,19 +89,18 @@ class Load:
                 CleanedUp(Cleanup.REMOVE, attempt=1),
             )
             for event in events:
-                await self.timed(commit, Change(facts=(of_job(job, run.id, event),)))
+                await self.timed(Change(facts=(of_job(job, run.id, event),)))
 
-    async def timed(self, commit: Commit, change: Change) -> None:
+    async def timed(self, change: Change) -> None:
         begun = time.perf_counter()
-        await commit(change)
+        await self.committer.commit(change)
         self.tally.latencies_s.append(time.perf_counter() - begun)
         self.tally.commits += 1
 
-    async def run(self, callers: int, seconds: float, commit: Commit | None = None) -> tuple[Tally, float]:
+    async def run(self, callers: int, seconds: float) -> tuple[Tally, float]:
         """Returns what was done and how long it really took."""
         hosts = [await self.host() for _ in range(callers)]
         self.tally = Tally()
         begun = time.monotonic()
-        act = commit or self.committer.commit
-        await asyncio.gather(*(self.caller(host, begun + seconds, act) for host in hosts))
+        await asyncio.gather(*(self.caller(host, begun + seconds) for host in hosts))
         return self.tally, time.monotonic() - begun

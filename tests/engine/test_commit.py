@@ -2,74 +2,30 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from stoker.core.errors import Broken, Conflict, NotFound, Unavailable
-from stoker.core.family import found
-from stoker.core.ids import ProjectId, RunId
-from stoker.core.policy import Policy
-from stoker.core.resources import Request
+from stoker.core.ids import RunId
 from stoker.core.run_facts import ReplicasWanted, StopAsked
 from stoker.engine import commit as module
 from stoker.engine.batch import Batch, commit_batch
-from stoker.engine.change import Change, Fact, RunBirth, of_run
-from stoker.engine.clock import DatabaseClock
-from stoker.engine.commit import LANES, Committer
-from stoker.store.database import Connection, ConnectionLost, Database
+from stoker.engine.change import Change, Fact, of_run
+from stoker.engine.commit import LANES
+from stoker.store.database import Connection, ConnectionLost
 from tests.conftest import Databases
 from tests.engine.conftest import ask, eventually
-
-PROJECT = ProjectId(uuid4())
+from tests.engine.desk import desk_on, run_of, state_of
 
 HANG_UP = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'stoker' AND pid <> pg_backend_pid()
 """
-
-
-@dataclass
-class Desk:
-    """A committer without an engine around it."""
-
-    db: Database
-    committer: Committer
-    clock: DatabaseClock
-    batches: list[Batch] = field(default_factory=list)
-
-    def birth(self, name: str = "", **policy: Any) -> Change:
-        id = uuid4()
-        run = found(RunId(id), PROJECT, name or str(id), Policy(**policy), self.clock.now())
-        return Change(runs=(RunBirth(run, Request()),))
-
-    def stop(self, birth: Change) -> "asyncio.Task[Any]":
-        return asyncio.create_task(self.committer.commit(Change(facts=(of_run(run_of(birth), StopAsked()),))))
-
-    async def births(self, count: int, **policy: Any) -> list[Change]:
-        changes = [self.birth(**policy) for _ in range(count)]
-        await asyncio.gather(*map(self.committer.commit, changes))
-        return changes
-
-
-async def desk_on(db: Database, listener: Callable[[Batch], None] | None = None) -> Desk:
-    clock, batches = DatabaseClock(db), list[Batch]()
-    await clock.follow()
-    return Desk(db, Committer(db, clock, uuid4, listener or batches.append), clock, batches)
-
-
-def run_of(birth: Change) -> RunId:
-    return birth.runs[0].run.id
-
-
-async def state_of(db: Database, birth: Change) -> str:
-    return str(await ask(db, "SELECT state FROM run WHERE id = $1", run_of(birth)))
 
 
 async def test_many_callers_share_few_transactions(database: Databases) -> None:
@@ -215,11 +171,10 @@ async def test_an_error_nobody_foresaw_is_told_to_its_caller_alone(
         desk = await desk_on(db)
         births = [desk.birth() for _ in range(9)]
 
-        async def breaking(tx: Connection, changes: Any, now: float, owner: int, new_id: Callable[[], UUID]) -> Batch:
-            batch = await commit_batch(tx, changes, now, owner, new_id)
+        async def breaking(tx: Connection, changes: Any, *more: Any) -> Batch:
             if births[4] in changes:
                 raise KeyError("a bug")
-            return batch
+            return await commit_batch(tx, changes, *more)
 
         monkeypatch.setattr(module, "commit_batch", breaking)
         async with asyncio.timeout(10.0):

@@ -6,7 +6,7 @@ from stoker.core.run_facts import S
 from stoker.store.database import Database
 from tests.conftest import Databases
 from tests.engine.conftest import ask
-from tests.engine.test_commit import desk_on, state_of
+from tests.engine.desk import desk_on, state_of
 
 READ_WHOLE = """
 SELECT sum(seq_tup_read)::int FROM pg_stat_user_tables WHERE relname IN ('run', 'job', 'instance', 'outbox')

@@ -73,6 +73,15 @@ class SimDatabase(Database):
                 raise ConnectionLost("the connection was lost") from error
 
     @asynccontextmanager
+    async def at_once(self) -> AsyncIterator[Connection]:
+        """A transaction of one statement: nobody can tell at which moment of it the connection was lost."""
+        try:
+            async with self.transaction() as tx:
+                yield tx
+        except ConnectionLost as error:
+            raise ConnectionLost(error.sentence, outcome_unknown=True) from error
+
+    @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         async with self._turn() as connection:
             transaction = connection.transaction()

@@ -142,9 +142,8 @@ class _Stepping:
     def put(self, before: Job | None, after: Job) -> None:
         run = self.family.run
         self.family.jobs[after.id] = after
-        tally = run.tally.moved(before, after)
-        if tally is not run.tally:
-            self.family.run = evolve(run, {"tally": tally, "version": run.version + 1})
+        # Also when the job counts as it did: who finds the run's version unchanged knows that its jobs are too.
+        self.family.run = evolve(run, {"tally": run.tally.moved(before, after), "version": run.version + 1})
 
     @cached_property
     def replicas(self) -> dict[int, list[JobId]]:

@@ -1,25 +1,27 @@
 """One transaction for many changes: lock, load, step, save, journal, outbox.
 
+What is remembered is not loaded: then all of that is one statement, which locks, compares and saves.
+
 Locks are taken in one order: managed jobs, runs, instances, each by id. Runs and managed jobs that somebody
 else holds are skipped and their changes come again later; instances are waited for, which is safe because
 whoever holds one has all the runs it needs already. Jobs are covered by their run's lock.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from stoker.core import limits
 from stoker.core.commitment import Moved
+from stoker.core.family import Family
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
 from stoker.core.instance import Instance
 from stoker.core.job_facts import Job
-from stoker.core.job_facts import S as J
 from stoker.core.managed_task import ManagedTask
 from stoker.core.run_facts import S as R
 from stoker.engine.change import Change, Fact
-from stoker.engine.draft import Answer, Draft, Loaded, draft
+from stoker.engine.draft import Answer, Draft, Loaded, draft, giving, named
 from stoker.engine.effect import encode
 from stoker.engine.hint import hints
 from stoker.store import idempotency, journal, outbox, run_spec
@@ -29,7 +31,7 @@ from stoker.store import managed_job as managed_store
 from stoker.store import run as run_store
 from stoker.store.bundle import Bundle
 from stoker.store.database import Connection
-from stoker.store.hold import Held, hold
+from stoker.store.hold import Held, hold, still
 from stoker.store.outbox import Errand, NewWish
 
 
@@ -37,18 +39,36 @@ from stoker.store.outbox import Errand, NewWish
 class Batch:
     answers: dict[int, Answer]
     """By position in the list of changes; a change without one has to come again."""
-    moved: list[Moved]
-    errands: list[Errand]
-    hints: frozenset[str]
+    moved: list[Moved] = field(default_factory=list)
+    errands: list[Errand] = field(default_factory=list)
+    hints: frozenset[str] = frozenset()
+    families: dict[RunId, Family] = field(default_factory=dict)
+    instances: dict[InstanceId, Instance] = field(default_factory=dict)
+    """These and the families are what the changes were about, as they are now."""
+
+
+class NotAtOnce(Exception):
+    """This batch needs more than one statement, and so a transaction around them."""
 
 
 async def commit_batch(
-    tx: Connection, changes: Sequence[Change], now: float, owner: int, new_id: Callable[[], UUID]
+    tx: Connection,
+    changes: Sequence[Change],
+    now: float,
+    owner: int,
+    new_id: Callable[[], UUID],
+    remembered: Loaded | None = None,
 ) -> Batch:
-    loaded, busy = await _load(tx, changes)
+    """With what is `remembered` nothing is loaded, and all of it is one statement.
+
+    That one fails when what is remembered is not so, or when a birth happened already: then it needs a look.
+    """
+    loaded, busy = (remembered, set[UUID]()) if remembered is not None else await _load(tx, changes)
     ready = [place for place, change in enumerate(changes) if busy.isdisjoint(change.families())]
     result, answers = draft(loaded, [changes[place] for place in ready], now)
     bundle = Bundle()
+    if loaded.remembered:
+        still(bundle, loaded.runs.values(), loaded.instances.values())
     await _save(tx, bundle, loaded, result)
     users = {spec.run_id: spec.user for spec in result.run_specs}
     if entries := [_entry(moved, users) for moved in result.moved if _is_news(moved)]:
@@ -62,15 +82,14 @@ async def commit_batch(
         outbox.remove(bundle, done)
     names = hints(result.moved)
     errands = outbox.added(await bundle.write(tx), wishes)
-    return Batch(settled, result.moved, errands, names)
+    return Batch(settled, result.moved, errands, names, result.families, result.instances)
 
 
 async def _load(tx: Connection, changes: Sequence[Change]) -> tuple[Loaded, set[UUID]]:
     facts = [fact for change in changes for fact in change.facts]
     run_ids = {RunId(fact.family) for fact in facts if fact.kind in ("run", "job")}
     managed_ids = {ManagedJobId(fact.family) for fact in facts if fact.kind == "managed"}
-    instance_ids = {InstanceId(fact.id) for fact in facts if fact.kind == "instance"}
-    instance_ids |= {fact.event.instance_id for fact in facts if hasattr(fact.event, "instance_id")}
+    instance_ids = named(facts)
     births: set[UUID] = {birth.run.id for change in changes for birth in change.runs}
     births |= {one.id for change in changes for one in change.instances}
     loaded, busy = Loaded(), set[UUID]()
@@ -116,9 +135,7 @@ async def _all_instances(
 ) -> dict[InstanceId, Instance]:
     if held.instances is not None:
         return held.instances
-    # Only these may give blocks back in this commit (core/job.py says so).
-    giving = {job.instance_id for job in jobs if job.instance_id and job.state in (J.SUBMITTED, J.TERMINATING)}
-    return await instance_store.lock(tx, giving.union(wanted))
+    return await instance_store.lock(tx, giving(jobs).union(wanted))
 
 
 async def _save(tx: Connection, bundle: Bundle, loaded: Loaded, result: Draft) -> None:
@@ -144,8 +161,10 @@ async def _save_jobs(tx: Connection, bundle: Bundle, loaded: Loaded, result: Dra
     old = {job.id: job for job in loaded.jobs}
     jobs = [job for family in result.families.values() for job in family.jobs.values()]
     changed, new = _changed(old, jobs), [job for job in jobs if job.id not in old]
-    if changed and any(not job.latest for _, job in changed):
+    if any(old[job.id].latest and not job.latest for _, job in changed):
         # Before the new ones come: at any moment one submission of a job is the latest.
+        if loaded.remembered:
+            raise NotAtOnce
         first = Bundle()
         job_store.save(first, changed)
         await first.write(tx)

@@ -5,6 +5,9 @@ A few lanes run at once, so that PostgreSQL writes one batch while the next is s
 the same family (a run with its jobs, an instance, a managed job). A batch that fails is halved until the
 change at fault stands alone and fails alone. When the connection is lost the batch is said again, even if its
 COMMIT may have happened: every change may be said twice.
+
+What was committed last is remembered. A batch about nothing else is one statement, which the database refuses when
+what is remembered is not so; then, and otherwise, the batch locks and loads what it is about.
 """
 
 import asyncio
@@ -22,10 +25,11 @@ import structlog
 from stoker.core.errors import Broken, Conflict, StokerError, Unavailable
 from stoker.core.limits import GIVE_UP_S, MOST_CHANGES, MOST_WAITING
 from stoker.core.machine import Refused
-from stoker.engine.batch import Batch, commit_batch
+from stoker.engine.batch import Batch, NotAtOnce, commit_batch
 from stoker.engine.change import Change
 from stoker.engine.clock import Clock
 from stoker.engine.draft import Answer
+from stoker.engine.memory import Memory
 from stoker.store.database import DISK_FULL, Connection, ConnectionLost, Database
 
 LANES = 2
@@ -74,10 +78,19 @@ _CarryOut = Callable[[Connection, Sequence[Change], float], Awaitable[list[_Part
 
 class Committer:
     def __init__(
-        self, database: Database, clock: Clock, new_id: Callable[[], UUID], listener: Listener, *, lanes: int = LANES
+        self,
+        database: Database,
+        clock: Clock,
+        new_id: Callable[[], UUID],
+        listener: Listener,
+        *,
+        lanes: int = LANES,
+        most_changes: int = MOST_CHANGES,
+        memory: Memory | None = None,
     ) -> None:
         self._database, self._clock, self._new_id, self._listener = database, clock, new_id, listener
-        self._lanes = lanes
+        self._lanes, self._most_changes = lanes, most_changes
+        self._memory = memory or Memory()
         self.owner = 0
         self._queue: deque[_Waiting] = deque()
         self._busy: set[UUID] = set()
@@ -156,7 +169,7 @@ class Committer:
             # On a connection that is lost this raises, and so it should: that is no change's fault.
             await savepoint.rollback()
             if len(changes) == 1:
-                return [_Part(changes, Batch({0: Answer(error=_broken(error))}, [], [], frozenset()))]
+                return [_Part(changes, Batch({0: Answer(error=_broken(error))}))]
             middle = len(changes) // 2
             return [*await self._halves(tx, changes[:middle], now), *await self._halves(tx, changes[middle:], now)]
         await savepoint.commit()
@@ -209,7 +222,7 @@ class Committer:
         taken: list[_Waiting] = []
         passed: list[_Waiting] = []
         blocked, now = set(self._busy), asyncio.get_running_loop().time()
-        while self._queue and len(taken) < MOST_CHANGES:
+        while self._queue and len(taken) < self._most_changes:
             one = self._queue.popleft()
             if one.due <= now and one.families.isdisjoint(blocked):
                 taken.append(one)
@@ -259,6 +272,7 @@ class Committer:
             try:
                 return self._settle(batch, await self._attempt(batch))
             except (Unavailable, *_PASSING) as error:
+                self._memory.clear()
                 # Also when the COMMIT itself was cut off: said again, what did happen is stale. But once in doubt,
                 # it stays in doubt, whatever the later tries die of.
                 unknown = unknown or (isinstance(error, ConnectionLost) and error.outcome_unknown)
@@ -299,8 +313,22 @@ class Committer:
         return left + (await self._try(rest) if rest else [])
 
     async def _attempt(self, batch: list[_Waiting]) -> Batch:
+        changes = [one.change for one in batch]
+        return await self._at_once(changes) or await self._with_a_look(changes)
+
+    async def _at_once(self, changes: Sequence[Change]) -> Batch | None:
+        """In one statement, when all that it needs is remembered, and rightly so."""
+        remembered = self._memory.lend(changes)
+        if remembered is None:
+            return None
+        try:
+            async with self._database.at_once() as tx:
+                return await commit_batch(tx, changes, self._clock.now(), self.owner, self._new_id, remembered)
+        except (NotAtOnce, asyncpg.SerializationError, asyncpg.UniqueViolationError):
+            return None
+
+    async def _with_a_look(self, changes: Sequence[Change]) -> Batch:
         async with self._database.transaction() as tx:
-            changes = [one.change for one in batch]
             return await commit_batch(tx, changes, self._clock.now(), self.owner, self._new_id)
 
     def _settle(self, batch: list[_Waiting], result: Batch) -> list[_Waiting]:
@@ -317,6 +345,7 @@ class Committer:
         return left
 
     def _heard(self, batch: Batch) -> None:
+        self._memory.keep(batch.families, batch.instances)
         try:
             self._listener(batch)
         except Exception as error:

@@ -1,7 +1,7 @@
 """A batch of changes, stepped in memory: pure, so that a change that fails can be left out and the rest stepped anew.
 
-`Loaded` is what the transaction locked. `draft` steps change after change on top of each other; when one
-is refused, it is set aside with its error and the others start again from what was loaded.
+`Loaded` is what the transaction locked, or what is remembered. `draft` steps change after change on top of each other;
+when one is refused, it is set aside with its error and the others start again from what was loaded.
 
 Which instances are locked is decided by the states in which jobs were found. A change earlier in the batch may have
 brought a job into a state in which it gives blocks back, on an instance that is not locked: then the later change waits
@@ -22,6 +22,7 @@ from stoker.core.family import Family
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
 from stoker.core.instance import INSTANCE, Instance, Launch
 from stoker.core.job_facts import Job
+from stoker.core.job_facts import S as J
 from stoker.core.machine import Refused
 from stoker.core.managed_job import Aggregate
 from stoker.core.managed_task import ManagedTaskId
@@ -40,6 +41,8 @@ class Loaded:
     managed: Mapping[ManagedJobId, Aggregate] = field(default_factory=dict)
     present: frozenset[UUID] = frozenset()
     """Ids of births that happened already: said again after an answer was lost."""
+    remembered: bool = False
+    """Not loaded, and nothing of it is locked."""
 
 
 @dataclass(slots=True)
@@ -116,6 +119,17 @@ def draft(loaded: Loaded, changes: Sequence[Change], now: float) -> tuple[Draft,
             seen |= families
         else:
             return attempt, answers
+
+
+def giving(jobs: Iterable[Job]) -> set[InstanceId]:
+    """The instances of jobs that may give blocks back (core/job.py says when)."""
+    return {job.instance_id for job in jobs if job.instance_id and job.state in (J.SUBMITTED, J.TERMINATING)}
+
+
+def named(facts: Iterable[Fact]) -> set[InstanceId]:
+    """The instances that facts are about, or speak of."""
+    about = {InstanceId(fact.id) for fact in facts if fact.kind == "instance"}
+    return about | {fact.event.instance_id for fact in facts if hasattr(fact.event, "instance_id")}
 
 
 def _begin(loaded: Loaded, now: float) -> Draft:

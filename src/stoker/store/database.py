@@ -1,8 +1,8 @@
 """The pool of PostgreSQL connections, and the one place where a lost connection becomes an error of ours.
 
-`transaction()` and `connection()` lend a connection. What is raised inside them and means *the server is away*
-leaves them as `ConnectionLost`; every other error of PostgreSQL passes through untouched. JSONB goes in and out as
-text, `timestamptz` as aware datetimes: asyncpg's own defaults.
+`transaction()`, `connection()` and `at_once()` lend a connection. What is raised inside them and means *the server is
+away* leaves them as `ConnectionLost`; every other error of PostgreSQL passes through untouched. JSONB goes in and out
+as text, `timestamptz` as aware datetimes: asyncpg's own defaults.
 
 Connections are not reset between borrowers (that is a round trip for each), so session state must not be left
 on one: `SET LOCAL` inside a transaction, no session-level advisory lock, `LISTEN` on a connection of its own.
@@ -10,7 +10,7 @@ An open transaction is always rolled back before the next borrower comes.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from urllib.parse import urlsplit
 
@@ -122,9 +122,16 @@ class Database:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
+    def connection(self) -> AbstractAsyncContextManager[Connection]:
         """Lends a connection on which each statement commits by itself."""
+        return self._lent(outcome_unknown=False)
+
+    def at_once(self) -> AbstractAsyncContextManager[Connection]:
+        """The same for one statement; when the connection is lost it is unknown whether it happened."""
+        return self._lent(outcome_unknown=True)
+
+    @asynccontextmanager
+    async def _lent(self, *, outcome_unknown: bool) -> AsyncIterator[Connection]:
         try:
             connection = await self._pool.acquire(timeout=ACQUIRE_S)
         except _RAISED as error:
@@ -132,7 +139,7 @@ class Database:
         try:
             yield connection
         except _RAISED as error:
-            translated = self._translated(error, connection, outcome_unknown=False)
+            translated = self._translated(error, connection, outcome_unknown=outcome_unknown)
             if translated is None:
                 raise
             raise translated from error

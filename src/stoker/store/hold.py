@@ -1,6 +1,6 @@
-"""Runs with their jobs and instances, locked and loaded for one batch of changes."""
+"""Runs with their jobs and instances, locked for one batch of changes: loaded, or compared with what is remembered."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -9,6 +9,7 @@ from stoker.core.instance import Instance
 from stoker.core.job_facts import Job
 from stoker.core.run_facts import Run
 from stoker.store import instance, job, run
+from stoker.store.bundle import Bundle, Part
 from stoker.store.database import Connection
 
 
@@ -21,6 +22,20 @@ class Held(NamedTuple):
     """Those asked for, and those that the jobs may give back. None: a run is not whole, so lock them at the end."""
     present: frozenset[UUID]
     """Of the births and of the runs that are not here: those that exist."""
+
+
+STILL = Part("still", "SELECT still($1, $2, $3, $4) AS so", 4, answer="bool_and(so)", first=True)
+
+
+def still(bundle: Bundle, runs: Iterable[Run], instances: Iterable[Instance]) -> None:
+    """Locks them before anything of the bundle is written, and fails all of it when one is not as it is given."""
+    known, hosts = [(one.id, one.version) for one in runs], [(one.id, one.version) for one in instances]
+    if known or hosts:
+        bundle.add(STILL, [*_columns(known), *_columns(hosts)])
+
+
+def _columns(rows: Sequence[tuple[UUID, int]]) -> tuple[list[UUID], list[int]]:
+    return [id for id, _ in rows], [version for _, version in rows]
 
 
 async def hold(

@@ -1,0 +1,119 @@
+"""What this replica committed last: a batch about records that are remembered needs no question to the database.
+
+A memory may be wrong, for another replica may have changed the record since. So whoever uses it hands the versions
+to the database, which refuses the whole batch when one of them differs (`still`). Nothing here has to be right for
+what is committed to be right; it only has to be right often.
+
+What is lent to a batch is not there for another one, and comes back with what the batch made of it. A batch that
+fails brings nothing back, so what is in doubt is forgotten.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from stoker.core import run_facts
+from stoker.core.family import Family
+from stoker.core.ids import InstanceId, JobId, RunId
+from stoker.core.instance import Instance
+from stoker.core.instance import S as I
+from stoker.core.job_facts import FINISHED, Job
+from stoker.core.run_facts import Run
+from stoker.engine.change import Change, Fact
+from stoker.engine.draft import Loaded, giving, named
+from stoker.store.run import is_whole
+
+MOST_JOBS: Final = 8192
+"""A job and its share of its run take three kilobytes."""
+MOST_JOBS_OF_ONE: Final = 256
+"""A larger run is not remembered: it would drive out the others."""
+MOST_INSTANCES: Final = 1024
+
+
+class _Remembered(NamedTuple):
+    run: Run
+    jobs: Mapping[JobId, Job]
+    """Every latest and every unfinished submission."""
+
+
+class Memory:
+    def __init__(self, most_jobs: int = MOST_JOBS, most_instances: int = MOST_INSTANCES) -> None:
+        self._most_jobs, self._most_instances = most_jobs, most_instances
+        self._families: dict[RunId, _Remembered] = {}
+        self._jobs = 0
+        self._instances: dict[InstanceId, Instance] = {}
+
+    def lend(self, changes: Sequence[Change]) -> Loaded | None:
+        """All that the changes are about, taken out of here; None when anything is missing, and then nothing is."""
+        if any(change.managed for change in changes):
+            return None
+        facts = [fact for change in changes for fact in change.facts]
+        families = self._families_of(facts)
+        if families is None:
+            return None
+        jobs = [job for family in families.values() for job in family.jobs.values()]
+        instances = self._instances_of(facts, jobs)
+        if instances is None:
+            return None
+        for id, family in families.items():
+            del self._families[id]
+            self._jobs -= len(family.jobs)
+        for one in instances:
+            del self._instances[one]
+        return Loaded({id: family.run for id, family in families.items()}, jobs, instances=instances, remembered=True)
+
+    def keep(self, families: Mapping[RunId, Family], instances: Mapping[InstanceId, Instance]) -> None:
+        """As they were committed a moment ago. What is older than what is here already is not kept."""
+        for id, family in families.items():
+            self._keep_family(id, family)
+        for instance_id, one in instances.items():
+            known = self._instances.get(instance_id)
+            if one.state is not I.TERMINATED and (known is None or known.version < one.version):
+                self._instances[instance_id] = one
+        while self._jobs > self._most_jobs:
+            self._forget(next(iter(self._families)))
+        while len(self._instances) > self._most_instances:
+            del self._instances[next(iter(self._instances))]
+
+    def clear(self) -> None:
+        """The database was away: it may come back as one that has not seen the last of these versions."""
+        self._families.clear()
+        self._instances.clear()
+        self._jobs = 0
+
+    def _families_of(self, facts: Iterable[Fact]) -> dict[RunId, _Remembered] | None:
+        found: dict[RunId, _Remembered] = {}
+        for fact in facts:
+            if fact.kind == "instance":
+                continue
+            id = RunId(fact.family)
+            family = self._families.get(id)
+            # News of a submission that was replaced has to find its row.
+            if family is None or (fact.kind == "job" and fact.id not in family.jobs):
+                return None
+            found[id] = family
+        return found
+
+    def _instances_of(self, facts: Iterable[Fact], jobs: Iterable[Job]) -> dict[InstanceId, Instance] | None:
+        found: dict[InstanceId, Instance] = {}
+        for id in giving(jobs) | named(facts):
+            one = self._instances.get(id)
+            if one is None:
+                return None
+            found[id] = one
+        return found
+
+    def _keep_family(self, id: RunId, family: Family) -> None:
+        known = self._families.get(id)
+        if known is not None and known.run.version >= family.run.version:
+            return
+        if known is not None:
+            self._forget(id)
+        if family.run.state in run_facts.FINISHED or not is_whole(family.run):
+            return
+        jobs = {job.id: job for job in family.jobs.values() if job.latest or job.state not in FINISHED}
+        if len(jobs) <= MOST_JOBS_OF_ONE:
+            self._families[id] = _Remembered(family.run, jobs)
+            self._jobs += len(jobs)
+
+    def _forget(self, id: RunId) -> None:
+        self._jobs -= len(self._families.pop(id).jobs)

@@ -1,0 +1,215 @@
+"""What is remembered saves questions, and is never believed over what the database has."""
+
+import asyncio
+import random
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from stoker.core.block import Blocks
+from stoker.core.errors import Conflict
+from stoker.core.ids import InstanceId, JobId, RunId
+from stoker.core.instance import Instance, Launched, ShimAnswered
+from stoker.core.job_facts import CleanedUp, Cleanup, Exited, Placed, RunnerAccepted, TaskAccepted
+from stoker.core.machine import Event
+from stoker.core.reason import RetryEvent
+from stoker.core.resources import Capacity
+from stoker.core.retry import Retry
+from stoker.core.run_facts import StopAsked
+from stoker.engine.change import Change, of_instance, of_job, of_run
+from stoker.engine.memory import MOST_JOBS_OF_ONE, Memory
+from stoker.store.database import ConnectionLost, Database
+from tests.conftest import Databases
+from tests.engine.conftest import ask
+from tests.engine.desk import Desk, desk_on, run_of
+
+CAPACITY = Capacity(cpu=8, memory_mb=8192, disk_mb=10_000)
+LIFE: tuple[Event, ...] = (
+    TaskAccepted(attempt=1),
+    RunnerAccepted(attempt=1),
+    Exited(0, attempt=1),
+    CleanedUp(Cleanup.REMOVE, attempt=1),
+)
+
+
+class Looks:
+    """Counts how often a committer had to look before it wrote."""
+
+    def __init__(self, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, transaction = 0, db.transaction
+
+        def counted() -> Any:
+            self.count += 1
+            return transaction()
+
+        monkeypatch.setattr(db, "transaction", counted)
+
+
+async def host(desk: Desk) -> InstanceId:
+    one = Instance(InstanceId(uuid4()), None, "test", Blocks(CAPACITY, 8), entered_at=desk.clock.now())
+    await desk.committer.commit(Change(instances=(one,)))
+    for event in (Launched("up"), ShimAnswered()):
+        await desk.committer.commit(Change(facts=(of_instance(one.id, event),)))
+    return one.id
+
+
+async def job_of(db: Database, run: RunId) -> JobId:
+    return JobId(await ask(db, "SELECT id FROM job WHERE run_id = $1 AND latest", run))
+
+
+async def told(desk: Desk, run: RunId, job: UUID, event: Event) -> bool:
+    answer = await desk.committer.commit(Change(facts=(of_job(JobId(job), run, event),)))
+    return all(answer.applied)
+
+
+async def test_a_whole_life_needs_no_look(database: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with database() as db:
+        desk = await desk_on(db)
+        looks = Looks(db, monkeypatch)
+        where = await host(desk)
+        run = run_of((await desk.births(1))[0])
+        job = await job_of(db, run)
+        for event in (Placed(where, (0,), attempt=1), *LIFE):
+            assert await told(desk, run, job, event)
+        assert looks.count == 0
+        assert await ask(db, "SELECT state FROM run") == "DONE"
+        assert await ask(db, "SELECT held::text FROM instance") == "{}"
+        # What has finished is not remembered, and late news is still answered.
+        assert not await told(desk, run, job, Exited(1, attempt=1))
+        assert looks.count == 1
+
+
+async def test_what_another_replica_changed_is_seen(database: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with database() as db:
+        one, two = await desk_on(db), await desk_on(db)
+        where = await host(one)
+        run = run_of((await one.births(1))[0])
+        job = await job_of(db, run)
+        for desk, event in zip((two, one, two, one, two), (Placed(where, (0,), attempt=1), *LIFE), strict=True):
+            assert await told(desk, run, job, event)
+        assert await ask(db, "SELECT state FROM run") == "DONE"
+        assert await ask(db, "SELECT held::text FROM instance") == "{}"
+
+
+async def test_what_changes_nothing_is_compared_too(database: Databases) -> None:
+    """The first replica remembers a job that is not placed; that it has started since must not be refused or lost."""
+    async with database() as db:
+        one, two = await desk_on(db), await desk_on(db)
+        where = await host(one)
+        run = run_of((await one.births(1))[0])
+        job = await job_of(db, run)
+        assert await told(two, run, job, Placed(where, (0,), attempt=1))
+        # By what it remembers this is stale: nobody has placed it.
+        assert await told(one, run, job, TaskAccepted(attempt=1))
+        # And the other way round: said twice, it is stale for both.
+        assert not await told(two, run, job, TaskAccepted(attempt=1))
+
+
+async def test_a_change_of_a_job_that_counts_as_before_is_a_change_of_its_run(database: Databases) -> None:
+    async with database() as db:
+        desk = await desk_on(db)
+        where = await host(desk)
+        run = run_of((await desk.births(1))[0])
+        job = await job_of(db, run)
+        await told(desk, run, job, Placed(where, (0,), attempt=1))
+        before = await ask(db, "SELECT version FROM run")
+        tally = await ask(db, "SELECT tally FROM run")
+        await told(desk, run, job, TaskAccepted(attempt=1))
+        assert await ask(db, "SELECT tally FROM run") == tally
+        assert await ask(db, "SELECT version FROM run") > before
+
+
+async def test_a_birth_said_twice_happens_once(database: Databases) -> None:
+    async with database() as db:
+        one, two = await desk_on(db), await desk_on(db)
+        birth = one.birth("train")
+        await asyncio.gather(one.committer.commit(birth), two.committer.commit(birth), one.committer.commit(birth))
+        assert await ask(db, "SELECT count(*) FROM run") == await ask(db, "SELECT count(*) FROM job") == 1
+        with pytest.raises(Conflict, match="not finished yet"):
+            await one.committer.commit(one.birth("train"))
+
+
+async def test_a_submission_that_is_replaced_and_the_one_that_replaces_it(database: Databases) -> None:
+    async with database() as db:
+        desk = await desk_on(db)
+        where = await host(desk)
+        retry = Retry(frozenset(RetryEvent), max_attempts=5)
+        run = run_of((await desk.births(1, service=True, replicas=2, retry=retry))[0])
+        for number in (1, 2):
+            job = await ask(db, "SELECT id FROM job WHERE replica = 1 AND latest")
+            events = (Placed(where, (0,), attempt=number), TaskAccepted(attempt=number), RunnerAccepted(attempt=number))
+            for event in (*events, Exited(1, attempt=number)):
+                assert await told(desk, run, job, event)
+            while step := await ask(db, "SELECT cleanup FROM job WHERE id = $1 AND state = 'TERMINATING'", job):
+                assert await told(desk, run, job, CleanedUp(Cleanup(step), attempt=number))
+        column = "SELECT array_agg(state ORDER BY attempt) FROM job WHERE replica = 1"
+        assert await ask(db, column) == ["FAILED", "FAILED", "SUBMITTED"]
+        assert await ask(db, "SELECT array_agg(attempt ORDER BY replica) FROM job WHERE latest") == [1, 3]
+
+
+async def test_a_lost_connection_makes_it_forget(database: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database that comes back may be one that never saw the last commits."""
+    async with database() as db:
+        desk = await desk_on(db)
+        births = await desk.births(2)
+        looks = Looks(db, monkeypatch)
+        at_once, broken = db.at_once, [True]
+
+        def breaks_once() -> Any:
+            if broken.pop() if broken else False:
+                raise ConnectionLost("away", outcome_unknown=True)
+            return at_once()
+
+        monkeypatch.setattr(db, "at_once", breaks_once)
+        await desk.stop(births[0])
+        assert looks.count == 1
+        # The other one was not part of it, and is forgotten all the same.
+        await desk.stop(births[1])
+        assert looks.count == 2
+        assert await ask(db, "SELECT count(*) FROM run WHERE state = 'TERMINATED'") == 2
+
+
+async def test_replicas_that_work_on_the_same_runs_and_hosts_lose_nothing(database: Databases) -> None:
+    """Six committers tell the same stories of forty runs on two hosts, each in its own order and tempo."""
+    async with database() as db:
+        dice = random.Random(7)
+        desks = [await desk_on(db) for _ in range(6)]
+        hosts = [await host(desks[0]) for _ in range(2)]
+        births = await desks[0].births(16)
+        jobs = {run_of(birth): await job_of(db, run_of(birth)) for birth in births}
+        places = {run: (hosts[number % 2], number // 2) for number, run in enumerate(jobs)}
+
+        async def tell(desk: Desk, run: RunId) -> None:
+            where, block = places[run]
+            for event in (Placed(where, (block,), attempt=1), *LIFE):
+                await asyncio.sleep(dice.random() * 0.004)
+                await told(desk, run, jobs[run], event)
+
+        async with asyncio.timeout(60.0):
+            await asyncio.gather(*(tell(desk, run) for run in jobs for desk in desks))
+        assert await ask(db, "SELECT count(*) FROM run WHERE state = 'DONE'") == len(jobs)
+        assert await ask(db, "SELECT array_agg(held::text) FROM instance") == ["{}", "{}"]
+        # Every transition happened once, whoever told it.
+        assert await ask(db, "SELECT max(n) FROM (SELECT count(*) AS n FROM journal GROUP BY id, event, target)") == 1
+        assert await ask(db, "SELECT count(*) FROM journal WHERE event = 'Exited'") == len(jobs)
+
+
+async def test_the_memory_is_bounded_and_large_runs_have_no_place_in_it(database: Databases) -> None:
+    async with database() as db:
+        desk = await desk_on(db)
+        desk.committer._memory = memory = Memory(most_jobs=10, most_instances=2)
+        births = await desk.births(30)
+        large = (await desk.births(1, service=True, replicas=MOST_JOBS_OF_ONE + 1))[0]
+        hosts = [await host(desk) for _ in range(3)]
+        assert memory.lend([stop(large)]) is None
+        kept = [birth for birth in births if memory.lend([stop(birth)]) is not None]
+        assert len(kept) == 10
+        # What is lent is not there.
+        assert memory.lend([stop(kept[0])]) is None
+        lent = [memory.lend([Change(facts=(of_instance(one, ShimAnswered()),))]) for one in hosts]
+        assert [one is not None for one in lent] == [False, True, True]
+
+
+def stop(birth: Change) -> Change:
+    return Change(facts=(of_run(run_of(birth), StopAsked()),))

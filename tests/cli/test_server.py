@@ -51,13 +51,15 @@ def still_there(home: Path) -> list[str]:
     return found
 
 
-def test_what_runs_goes_on_without_the_server(own: Real) -> None:
+def test_what_runs_goes_on_without_the_server(own: Real, shared_directory: Path) -> None:
+    gate = shared_directory / "gate"
     own.up()
-    own("run", "-d", "--name", "long", "sleep 1; echo late; exit 3")
+    own("run", "-d", "--name", "long", f"until [ -e {gate} ]; do sleep 0.05; done; echo late; exit 3")
     wait_until_running(own, "long")
     told = own("down")
     assert b"go on without it" in told.stderr
-    time.sleep(1.5)
+    gate.touch()
+    time.sleep(0.5)
     own.up()
     assert own("wait", "long").returncode == 3
     assert own("logs", "-f", "long").stdout == b"late\n"

@@ -117,7 +117,7 @@ def dead_replicas_work_left_lying(patch: Patch) -> None:
 
 
 def placed_beside_its_predecessor(patch: Patch) -> None:
-    query = engine_placement.WAITING.replace("NOT old.latest AND old.state NOT IN", "NOT old.latest AND old.state IN")
+    query = engine_placement.WAITING.replace("NOT old.latest AND old.state NOT IN", "false AND old.state NOT IN")
     assert query != engine_placement.WAITING
     patch.setattr(engine_placement, "WAITING", query)
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from stoker.runner.listening import listen
-from stoker.runner.main import rehearse, serve
+from stoker.runner.main import ignore_no_signal, rehearse, serve
 from stoker.runner.place import Place
 from stoker.runner.tenant import name_process, peer_is_ours
 from stoker.runner.version import VERSION
@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.umask(0o077)
     os.chdir("/")
     name_process("stoker-fork")
+    ignore_no_signal()
     # The kernel reaps the runners that end; nobody here wants to know how.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -127,7 +128,6 @@ def _become_runner(directory: Path, descriptor: int) -> NoReturn:
         _keep_only(descriptor)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        # Not ignored, which every program of the job would inherit.
         signal.signal(signal.SIGHUP, lambda *_: None)
         _redirect(Place(directory))
         serve(directory, socket.socket(fileno=descriptor))

@@ -50,26 +50,29 @@ def serve(directory: Path, listener: socket.socket) -> None:
     Identity.mine().write(place.identity)
     assignment = Assignment.model_validate_json(place.assignment.read_bytes())
     name_process("stoker-runner")
-    _ignore_no_signal()
     adopt_orphans()
     if user_of(assignment) is not None:
         confine()
     asyncio.run(_live(place, assignment, listener))
 
 
-def _ignore_no_signal() -> None:
-    """What is ignored here, every program of the job would ignore; a server begun with `nohup … &` ignores Ctrl-C."""
-    for number in signal.valid_signals() - _PYTHON_IGNORES:
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)
-
-
 def cold_start(directory: Path) -> None:
     """Without a shim that has made the socket: makes it where `runner.json` says, and serves."""
     os.umask(0o077)
+    ignore_no_signal()
     assignment = Assignment.model_validate_json(Place(directory).assignment.read_bytes())
     with listen(Path(assignment.socket)) as listener:
         serve(directory, listener)
+
+
+def ignore_no_signal() -> None:
+    """In this process and those it forks: what a runner ignores, every program of its job would ignore.
+
+    A server that was started with `nohup … &` ignores Ctrl-C, and so does all that it starts.
+    """
+    for number in signal.valid_signals() - _PYTHON_IGNORES:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def rehearse() -> None:

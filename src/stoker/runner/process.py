@@ -1,22 +1,27 @@
 """Starts a program of the job: in its own session, as its user, inside its control groups from its first instruction.
 
-Python code between fork and exec is unsafe in a process that has threads, so what only the new process can do is done
-by a few words of shell, the *gate*. It waits until it was put into the control groups, so that nothing escapes them,
-and then becomes the program. Where a terminal is wanted, opening it as the leader of a session makes it the
-controlling one. When the runner dies before the gate opens, the gate reads the end of its input and is gone.
+Python code between fork and exec is unsafe in a process that has threads. So a thread takes on the user and, where it
+can, the control groups, and starts the program, which inherits both. That also lets the C library start it without
+copying this process's tables of memory, which it does not dare for a process that changes its user in between.
+
+What only the new process can do is done by a few words of shell, the *gate*. It waits until it was put into the
+control groups that a thread cannot enter, so that nothing escapes them, and then becomes the program. Where a terminal
+is wanted, opening it as the leader of a session makes it the controlling one. When the runner dies before the gate
+opens, the gate reads the end of its input and is gone.
 """
 
 import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from stoker.runner import cgroup
 from stoker.runner.output import Channel
-from stoker.runner.tenant import User
+from stoker.runner.tenant import User, become
 
 _GATE: Final = (
     'read -r terminal || exit 125; [ -z "$terminal" ] || exec "$@" <>"$terminal" >&0 2>&1; exec "$@" </dev/null'
@@ -35,25 +40,30 @@ def start(
     cgroups: Sequence[str],
 ) -> int:
     """Its pid, which is also its session and its process group. Whoever calls waits for it."""
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", _GATE, "stoker", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=channel.stdout,
-        stderr=channel.stderr,
-        cwd=directory,
-        env=environment,
-        start_new_session=True,
-        umask=_UMASK,
-        # With its own group named as the only further one, it keeps none of ours.
-        user=None if user is None else user.uid,
-        group=None if user is None else user.gid,
-        extra_groups=None if user is None else [user.gid],
-    )
+
+    def spawn() -> tuple[subprocess.Popen[bytes], list[str]]:
+        left = cgroup.enter(cgroups)
+        if user is not None:
+            become(user)
+        return subprocess.Popen(
+            ["/bin/sh", "-c", _GATE, "stoker", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=channel.stdout,
+            stderr=channel.stderr,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
+            umask=_UMASK,
+        ), left
+
+    # In a thread that ends with it: the program inherits what the thread has become, and nobody else does.
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="start") as aside:
+        process, left = aside.submit(spawn).result()
     # The reaper waits for it; this tells the object not to.
     process.returncode = 0
     assert process.stdin is not None
     try:
-        cgroup.join(cgroups, process.pid)
+        cgroup.join(left, process.pid)
         _offer_to_memory_killer(process.pid)
         with suppress(BrokenPipeError):
             process.stdin.write(channel.terminal.encode() + b"\n")

@@ -48,6 +48,7 @@ bench: $(STAMP) ## measure, with limits; figures also in bench/results.json; PAR
 docs: $(STAMP) ## print the generated pages anew
 	$(PY) -m docs.machines
 	$(PY) -m docs.apis
+	$(PY) -m docs.configurations
 
 format: $(STAMP) ## let ruff put the code in order
 	$(PY) -m ruff check --fix .

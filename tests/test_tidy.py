@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from docs import apis, machines
+from docs import apis, configurations, machines
 from stoker.core.machine import Row
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -272,6 +272,10 @@ def test_what_is_allowed_to_be_untidy_still_is() -> None:
 
 def test_the_page_of_the_machines_is_fresh() -> None:
     assert machines.PAGE.read_text(encoding="utf-8") == machines.page(), "out of date: run `make docs`"
+
+
+def test_the_page_of_the_configurations_is_fresh() -> None:
+    assert configurations.PAGE.read_text(encoding="utf-8") == configurations.page(), "out of date: run `make docs`"
 
 
 def test_the_page_of_the_apis_is_fresh() -> None:

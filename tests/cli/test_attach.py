@@ -70,6 +70,18 @@ def test_ctrl_c_offers_to_detach_and_that_is_what_enter_means(connected: dict[st
     assert running.runs["train"]["status"] == "RUNNING"
 
 
+def test_an_answer_that_was_not_offered_is_asked_for_again(connected: dict[str, str], running: Fake) -> None:
+    with terminal(connected, *HELLO) as person:
+        person.wait_for(b"one")
+        person.type(CTRL_C)
+        person.wait_for(b"[d]etach")
+        person.type(b"x\n")
+        person.wait_for(b"'x' is none of them")
+        person.wait_for(b"[d]etach")
+        person.type(b"d\n")
+        assert person.ends() == exits.RUN_UNFINISHED
+
+
 @pytest.mark.parametrize("key", [CTRL_C, CTRL_D])
 def test_leaving_the_question_detaches(connected: dict[str, str], running: Fake, key: bytes) -> None:
     with terminal(connected, *HELLO) as person:

@@ -96,6 +96,20 @@ def test_wrong_usage_is_2_and_says_where_to_look(stoker: Stoker) -> None:
         assert told.stdout == b""
 
 
+@pytest.mark.parametrize("args", [(), ("token",)])
+def test_without_a_command_the_help_is_shown_and_nothing_else(environ: dict[str, str], args: tuple[str, ...]) -> None:
+    told = call(environ, *args)
+    assert told.returncode == 2
+    assert told.stdout.startswith(b"Usage: stoker") and not told.stderr
+
+
+@pytest.mark.parametrize("args", [("wait", "train"), ("events", "-f", "train"), ("ps", "-w"), ("logs", "-f", "train")])
+def test_a_server_that_never_was_there_is_not_waited_for(environ: dict[str, str], args: tuple[str, ...]) -> None:
+    told = call({**environ, "STOKER_URL": "http://127.0.0.1:9", "STOKER_TOKEN": "t"}, *args)
+    assert told.returncode == 1
+    assert b"127.0.0.1:9" in told.stderr and not told.stdout
+
+
 def test_no_server_is_said_with_what_to_do(environ: dict[str, str]) -> None:
     told = call(environ, "ps")
     assert (told.returncode, told.stdout) == (1, b"")

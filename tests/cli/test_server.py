@@ -51,6 +51,14 @@ def still_there(home: Path) -> list[str]:
     return found
 
 
+def test_a_server_comes_back_on_the_port_it_had(own: Real) -> None:
+    own.up()
+    url = json.loads(own("config", "--json").stdout)["url"]
+    own("down")
+    assert own("up", "-d").returncode == 0
+    assert json.loads(own("config", "--json").stdout)["url"] == url
+
+
 def test_what_runs_goes_on_without_the_server(own: Real, shared_directory: Path) -> None:
     gate = shared_directory / "gate"
     own.up()

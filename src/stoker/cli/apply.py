@@ -95,9 +95,9 @@ def apply(
     short_help="Run a command.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     example="""
-    stoker run -- python -c 'print(6 * 7)'
+    stoker run -- python3 -c 'print(6 * 7)'
     stoker run 'echo $STOKER_RUN_NAME | rev'        # one argument is a line for the shell
-    stoker run --name train --gpu 1 -e HF_TOKEN -C . -d -- python train.py
+    stoker run --name train --gpu 1 -e HF_TOKEN -e PATH -C . -d -- python train.py
     """,
 )
 @click.option("-n", "--name", metavar="NAME", help="One is made up unless you say.")

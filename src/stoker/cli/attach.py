@@ -206,16 +206,19 @@ class Attached:
             self._tell_detached()
             return False
         second = "[a]bort" if self._stopping else "[s]top"
-        match self._answer(f"\n{self._name}: [d]etach (it runs on), {second}, [c]ontinue [d]: "):
-            case "c":
-                screen.note("Going on.")
-                return True
-            case "s" | "a" as how:
-                self._stop(abort=how == "a")
-                return True
-            case _:
-                self._tell_detached()
-                return False
+        while True:
+            match self._answer(f"\n{self._name}: [d]etach (it runs on), {second}, [c]ontinue [d]: "):
+                case "c":
+                    screen.note("Going on.")
+                    return True
+                case "s" | "a" as how:
+                    self._stop(abort=how == "a")
+                    return True
+                case "d" | "":
+                    self._tell_detached()
+                    return False
+                case other:
+                    screen.note(f"{other!r} is none of them.")
 
     def _answer(self, question: str) -> str:
         """The first letter of what is typed; empty also for Ctrl-C, Ctrl-D and Enter."""

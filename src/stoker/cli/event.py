@@ -24,7 +24,9 @@ from stoker.client.client import Json
 @pass_session
 def events(session: Session, run: str, follow: bool, as_json: bool) -> None:
     """Tell what happened to a run and its jobs, oldest first, with who and why."""
+    from stoker.cli.attach import Away
     from stoker.client import event
+    from stoker.client import run as runs
 
     with suggesting(session, run):
         if not follow:
@@ -36,7 +38,10 @@ def events(session: Session, run: str, follow: bool, as_json: bool) -> None:
                 for trouble in pages[-1].get("troubles", ()):
                     screen.out(_failing(trouble))
             return
-        for one in event.follow(session.client, run):
+        runs.get(session.client, run)
+        away = Away()
+        for one in event.follow(session.client, run, away):
+            away.back()
             screen.out(json.dumps(one, ensure_ascii=False) if as_json else "  ".join(filter(None, _row(one))))
 
 

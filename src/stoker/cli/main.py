@@ -48,7 +48,7 @@ TABLE: Final = {
 }
 EXAMPLES: Final = """
 stoker up -d                        # a server on this machine, in the background
-stoker run -- python train.py       # a command, with its log on the screen
+stoker run -- echo hello            # a command, with its log on the screen
 stoker apply -f examples/hello.yaml # what a file describes
 stoker ps -a                        # what there is and was
 """
@@ -102,6 +102,9 @@ def run(args: list[str] | None = None) -> int:
         return told if isinstance(told, int) else exits.OK
     except click.exceptions.Abort:
         return exits.INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        screen.out(error.format_message())
+        return error.exit_code
     except click.ClickException as error:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             screen.complain(error.format_message(), f"`{error.ctx.command_path} --help` tells how it is used.")

@@ -81,15 +81,13 @@ def _table(runs: list[Json], now: float) -> str:
 
 def _watch(session: Session, filters: dict[str, object], most: int, as_json: bool) -> None:
     """On a terminal the screen is drawn anew; elsewhere what changed is written below."""
+    from stoker.cli.attach import Away
+
     before: object = None
+    away = Away()
+    runs = _runs(session, filters, most)
     live = sys.stdout.isatty() and not as_json
     while True:
-        try:
-            runs = _runs(session, filters, most)
-        except Unavailable as error:
-            screen.note(error.sentence)
-            time.sleep(WATCH_S)
-            continue
         if live:
             screen.out(HOME_AND_CLEAR + (_table(runs, session.now()) if runs else "No run is unfinished."))
         elif runs != before:
@@ -101,4 +99,12 @@ def _watch(session: Session, filters: dict[str, object], most: int, as_json: boo
                 screen.out(_table(runs, session.now()) + "\n")
             sys.stdout.flush()
             before = runs
-        time.sleep(WATCH_S)
+        while True:
+            time.sleep(WATCH_S)
+            try:
+                runs = _runs(session, filters, most)
+            except Unavailable as error:
+                away(error)
+            else:
+                away.back()
+                break

@@ -1,6 +1,7 @@
 """One run: `get`, `why`, `stop`, `wait`, `delete`."""
 
 import sys
+from contextlib import suppress
 
 import click
 
@@ -151,7 +152,8 @@ def stop(session: Session, runs: tuple[str, ...], everything: bool, abort: bool,
     if not stopped:
         screen.note("There was nothing to stop.")
     for each in stopped:
-        screen.out(f"{each['name']}  {screen.state(each['status'])}")
+        late = "  had ended already" if run.finished(each) else ""
+        screen.out(f"{each['name']}  {screen.state(each['status'])}{late}")
 
 
 def confirm(question: str, yes: bool, *, default: bool = False) -> None:
@@ -177,12 +179,12 @@ def confirm(question: str, yes: bool, *, default: bool = False) -> None:
 @json_option
 @pass_session
 def delete(session: Session, runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Delete finished runs and their logs, for good."""
+    """Delete finished runs and their logs, for good: of each name the latest, or the one with that id."""
     from stoker.client import run
 
     if not runs:
         raise click.UsageError("Name the runs to delete.")
-    confirm(f"Delete {', '.join(runs)} and their logs?", yes)
+    confirm(f"Delete {', '.join(runs)} and {'its log' if len(runs) == 1 else 'their logs'}?", yes)
     deleted, refused = [], False
     for name in runs:
         try:
@@ -230,6 +232,9 @@ def wait(session: Session, runs: tuple[str, ...], timeout: str | None, as_json: 
     ended: list[Json] = []
     codes: list[int] = []
     away = Away()
+    with suggesting(session, runs[0]), suppress(NotFound):
+        # A server that goes away is waited for, but not one that never was there.
+        run.get(session.client, runs[0])
     for name in runs:
         left_s = None if until is None else max(0.0, until - session.now())
         try:

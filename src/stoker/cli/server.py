@@ -37,7 +37,7 @@ def place_options(function: F) -> F:
             type=click.IntRange(0, 65535),
             metavar="PORT",
             envvar="STOKER_PORT",
-            help=f"{PORT} unless you say; 0 takes a free one.",
+            help=f"The last one of this home, at first {PORT}, unless you say; 0 takes a free one.",
         ),
         click.option(
             "--host",
@@ -80,7 +80,7 @@ def up(session: Session, detach: bool, host: str, port: int | None, as_json: boo
         _wait_ready(home, lambda: _url_in(home), running.alive, 0)
         _tell_up(session, home, running.pid, as_json)
         return
-    chosen = free_port(host, PORT if port is None else port)
+    chosen = _chosen_port(home, host, port)
     if not detach:
         _serve(home, host, chosen, local=True)
         return
@@ -109,7 +109,7 @@ def server(session: Session, host: str, port: int | None, local: bool) -> None:
     share; STOKER_LOG_FORMAT=json makes its own log one for programs.
     """
     home = prepare(session.config.home)
-    _serve(home, host, free_port(host, PORT if port is None else port), local=local)
+    _serve(home, host, _chosen_port(home, host, port), local=local)
 
 
 @command(
@@ -199,6 +199,14 @@ def free_port(host: str, port: int) -> int:
             case errno.EADDRNOTAVAIL:
                 raise UserError(f"This machine does not have the address {host}.") from None
         raise UserError(f"{host}:{port} cannot be listened on: {error.strerror}.") from None
+
+
+def _chosen_port(home: Path, host: str, wanted: int | None) -> int:
+    """Without a word the one that this home had before: whoever follows a log there finds the server again."""
+    if wanted is None:
+        last = _url_in(home)
+        wanted = _port_of(last) if last.startswith(_url(host, 0)[:-1]) else None
+    return free_port(host, PORT if wanted is None else wanted)
 
 
 def _port_of(url: str) -> int | None:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from stoker.client.client import PAGE, Client, Json, Unreachable
@@ -27,7 +27,7 @@ def pages(client: Client, run: str) -> Iterator[Json]:
         asked["cursor"] = page["next_cursor"]
 
 
-def follow(client: Client, run: str) -> Iterator[Json]:
+def follow(client: Client, run: str, away: Callable[[Unavailable], None]) -> Iterator[Json]:
     """The whole story and then what happens, until the server says that it is over; each event once."""
     last = "0"
     while True:
@@ -39,5 +39,6 @@ def follow(client: Client, run: str) -> Iterator[Json]:
                 last = said.id or last
                 yield json.loads(said.data)
             raise Unreachable("The server closed the stream of events.")
-        except Unavailable:
+        except Unavailable as error:
+            away(error)
             time.sleep(PAUSE_S)

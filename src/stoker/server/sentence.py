@@ -17,7 +17,7 @@ _CAUSES: Final = {
     JobReason.GATEWAY_ERROR: "the gateway failed",
     JobReason.CREATING_CONTAINER_ERROR: "it could not be started",
     JobReason.PORTS_BINDING_FAILED: "a port was taken",
-    JobReason.EXECUTOR_ERROR: "its runner died",
+    JobReason.EXECUTOR_ERROR: "it could not be run",
     JobReason.OUT_OF_MEMORY: "it ran out of memory",
     JobReason.SETUP_FAILED: "its setup failed",
     JobReason.LOG_QUOTA_EXCEEDED: "it wrote more log than it may",

@@ -31,6 +31,7 @@ USER: Final = "stoker"
 PORT: Final = 5432
 NO_SPACE: Final = "No space left on device"
 _DENIED: Final = "Permission denied"
+_NO_ENTRY: Final = "could not look up effective user ID"
 _SOCKET_PATH_BYTES: Final = 103  # the smaller one of macOS (103) and Linux (107)
 _ENOUGH_BYTES: Final = 16 * 1024 * 1024  # one WAL segment
 _SWEEP_S: Final = 10.0
@@ -120,6 +121,12 @@ class Cluster:
         """Why a program of PostgreSQL failed, in words of who can do something about it."""
         if NO_SPACE in said or self.out_of_space():
             return disk_full(self.home)
+        if _NO_ENTRY in said:
+            return UserError(
+                f"The user with the number {self.account.uid} has no entry in /etc/passwd, which PostgreSQL asks for.",
+                hint="Add one, or let STOKER_DATABASE_URL name a PostgreSQL that runs elsewhere.",
+                code="no_passwd_entry",
+            )
         if _DENIED in said:
             return denied(self.place, said.strip().splitlines()[-1], self.account)
         last = "\n".join(said.splitlines()[-_LINES:]).strip() or "it said nothing"

@@ -23,7 +23,7 @@ def parse_duration(value: object) -> float | None:
     if value is None or value is False or (isinstance(value, str) and value.strip().lower() == OFF):
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError("it is no length of time")
+        raise ValueError("it is none")
     seconds = _seconds(value) if isinstance(value, str) else float(value)
     if not 0 <= seconds <= MOST_DURATION_S:
         raise ValueError("it is longer than ten years" if seconds > 0 else "it is negative")
@@ -35,7 +35,7 @@ def _seconds(text: str) -> float:
     if _NUMBER.fullmatch(text):
         return float(text)
     if not _WHOLE.fullmatch(text):
-        raise ValueError("it is no length of time")
+        raise ValueError("it is none")
     return math.fsum(float(amount) * _UNITS_S[unit] for amount, unit in _PART.findall(text))
 
 

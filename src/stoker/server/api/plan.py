@@ -66,11 +66,11 @@ async def _waiting(context: Context, run: Listed) -> Why:
 def _not_waiting(run: Listed, jobs: list[ListedJob]) -> str:
     said = sentence(run)
     if run.finished:
-        return f"{run.name} does not wait: it has ended as {run.state}{f' ({said})' if said else ''}."
+        return f"{run.name} has ended as {run.state}{f': {said}' if said else ''}".rstrip(".") + "."
     reserved = any(job.state is J.SUBMITTED and job.instance_id is not None for job in jobs)
     if reserved:
         return f"{run.name} has a machine, which is not up yet{f': {run.trouble}' if run.trouble else '.'}"
-    return f"{run.name} does not wait for a machine: it is {run.state}{f' ({said})' if said else ''}."
+    return f"{run.name} has its machine and is {run.state}{f': {said}' if said else ''}".rstrip(".") + "."
 
 
 def _gang(context: Context, configuration: TaskConfiguration) -> Gang:

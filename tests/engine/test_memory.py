@@ -1,7 +1,13 @@
 """What is remembered saves questions, and is never believed over what the database has."""
 
 import asyncio
+import os
 import random
+import shutil
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,11 +23,13 @@ from stoker.core.reason import RetryEvent
 from stoker.core.resources import Capacity
 from stoker.core.retry import Retry
 from stoker.core.run_facts import StopAsked
+from stoker.engine import commit as module
 from stoker.engine.change import Change, of_instance, of_job, of_run
 from stoker.engine.memory import MOST_JOBS_OF_ONE, Memory
-from stoker.store.database import ConnectionLost, Database
+from stoker.store.database import Connection, ConnectionLost, Database
+from stoker.store.postgres import Embedded
 from tests.conftest import Databases
-from tests.engine.conftest import ask
+from tests.engine.conftest import ask, eventually
 from tests.engine.desk import Desk, desk_on, run_of
 
 CAPACITY = Capacity(cpu=8, memory_mb=8192, disk_mb=10_000)
@@ -148,30 +156,110 @@ async def test_a_submission_that_is_replaced_and_the_one_that_replaces_it(databa
         assert await ask(db, "SELECT array_agg(attempt ORDER BY replica) FROM job WHERE latest") == [1, 3]
 
 
-async def test_a_lost_connection_makes_it_forget(database: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database that comes back may be one that never saw the last commits."""
+async def test_another_server_behind_the_database_makes_it_forget(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby that took over may have missed the last commits, and its versions may name other states."""
     async with database() as db:
         desk = await desk_on(db)
-        births = await desk.births(2)
+        births = await desk.births(3)
         looks = Looks(db, monkeypatch)
-        at_once, broken = db.at_once, [True]
-
-        def breaks_once() -> Any:
-            if broken.pop() if broken else False:
-                raise ConnectionLost("away", outcome_unknown=True)
-            return at_once()
-
-        monkeypatch.setattr(db, "at_once", breaks_once)
         await desk.stop(births[0])
-        assert looks.count == 1
-        # The other one was not part of it, and is forgotten all the same.
+        assert looks.count == 0
+        db._generations.number += 1
         await desk.stop(births[1])
+        assert looks.count == 1
+        # Also when the connection to it is only made for this very statement.
+        at_once = db.at_once
+
+        @asynccontextmanager
+        async def to_another() -> AsyncIterator[Connection]:
+            async with at_once() as tx:
+                db._generations.number += 1
+                yield tx
+
+        monkeypatch.setattr(db, "at_once", to_another)
+        await desk.stop(births[2])
         assert looks.count == 2
-        assert await ask(db, "SELECT count(*) FROM run WHERE state = 'TERMINATED'") == 2
+        assert await ask(db, "SELECT count(*) FROM run WHERE state = 'TERMINATED'") == 3
+
+
+async def test_a_server_that_was_started_again_is_another(home: Path) -> None:
+    postgres = await Embedded.start(home, settings={"fsync": "off"})
+    try:
+        async with await Database.connect(postgres.url) as db:
+            assert db.generation == 1
+            os.kill(postgres.pid, signal.SIGQUIT)
+            await eventually(lambda: _is_gone(db), "it is gone")
+            await postgres.revive()
+            assert await ask(db, "SELECT 1") == 1
+            assert db.generation == 2
+    finally:
+        await postgres.stop()
+        shutil.rmtree(home)
+
+
+async def _is_gone(db: Database) -> bool:
+    try:
+        await ask(db, "SELECT 1")
+    except ConnectionLost:
+        return True
+    return False
+
+
+@pytest.fixture
+def home(shared_directory: Path) -> Path:
+    return shared_directory / f"memory-{uuid4().hex[:8]}"
+
+
+async def test_a_refusal_that_rests_on_a_host_is_compared_too(database: Databases) -> None:
+    """The first replica remembers that the block is taken; the second has given it back since."""
+    async with database() as db:
+        one, two = await desk_on(db), await desk_on(db)
+        where = await host(one)
+        first, second = (run_of(birth) for birth in await one.births(2))
+        jobs = {run: await job_of(db, run) for run in (first, second)}
+        await told(one, first, jobs[first], Placed(where, (0,), attempt=1))
+        for event in LIFE:
+            await told(two, first, jobs[first], event)
+        assert await told(one, second, jobs[second], Placed(where, (0,), attempt=1))
+
+
+async def test_a_statement_that_is_cut_off_is_said_again_and_happens_once(database: Databases) -> None:
+    async with database() as db:
+        desk = await desk_on(db)
+        where = await host(desk)
+        run = run_of((await desk.births(1))[0])
+        job = await job_of(db, run)
+        async with db.transaction() as other:
+            await other.execute("SELECT FROM instance WHERE id = $1 FOR UPDATE", where)
+            placing = asyncio.create_task(told(desk, run, job, Placed(where, (0,), attempt=1)))
+            cut = "SELECT bool_or(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            await eventually(lambda: ask(db, cut), "it waits for the host, and is cut off")
+        assert await placing
+        assert await ask(db, "SELECT count(*) FROM journal WHERE event = 'Placed'") == 1
+
+
+async def test_what_was_in_doubt_stays_in_doubt(database: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off once, and then another holds its run until nobody waits any longer: it may still have happened."""
+    monkeypatch.setattr(module, "GIVE_UP_S", 0.3)
+    async with database() as db:
+        desk = await desk_on(db)
+        birth = (await desk.births(1))[0]
+
+        def cut_off() -> Any:
+            raise ConnectionLost("cut off", outcome_unknown=True)
+
+        monkeypatch.setattr(db, "at_once", cut_off)
+        async with db.transaction() as other:
+            await other.fetch("SELECT FROM run FOR UPDATE")
+            with pytest.raises(ConnectionLost) as told:
+                await desk.stop(birth)
+        assert told.value.outcome_unknown
 
 
 async def test_replicas_that_work_on_the_same_runs_and_hosts_lose_nothing(database: Databases) -> None:
-    """Six committers tell the same stories of forty runs on two hosts, each in its own order and tempo."""
+    """Six committers tell the same stories of sixteen runs on two hosts, each in its own order and tempo."""
     async with database() as db:
         dice = random.Random(7)
         desks = [await desk_on(db) for _ in range(6)]
@@ -198,17 +286,20 @@ async def test_replicas_that_work_on_the_same_runs_and_hosts_lose_nothing(databa
 async def test_the_memory_is_bounded_and_large_runs_have_no_place_in_it(database: Databases) -> None:
     async with database() as db:
         desk = await desk_on(db)
-        desk.committer._memory = memory = Memory(most_jobs=10, most_instances=2)
+        desk.committer._memory = memory = Memory(most_jobs=20, most_instances=2)
         births = await desk.births(30)
         large = (await desk.births(1, service=True, replicas=MOST_JOBS_OF_ONE + 1))[0]
         hosts = [await host(desk) for _ in range(3)]
-        assert memory.lend([stop(large)]) is None
-        kept = [birth for birth in births if memory.lend([stop(birth)]) is not None]
+        assert memory.lend([stop(large)], db.generation) is None
+        kept = [birth for birth in births if memory.lend([stop(birth)], db.generation) is not None]
         assert len(kept) == 10
         # What is lent is not there.
-        assert memory.lend([stop(kept[0])]) is None
-        lent = [memory.lend([Change(facts=(of_instance(one, ShimAnswered()),))]) for one in hosts]
+        assert memory.lend([stop(kept[0])], db.generation) is None
+        lent = [memory.lend([Change(facts=(of_instance(one, ShimAnswered()),))], db.generation) for one in hosts]
         assert [one is not None for one in lent] == [False, True, True]
+        # Runs that have no jobs yet count too.
+        idle = await desk.births(30, service=True, replicas=0)
+        assert sum(memory.lend([stop(birth)], db.generation) is not None for birth in idle) == 20
 
 
 def stop(birth: Change) -> Change:

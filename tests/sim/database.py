@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 
-from stoker.store.database import Connection, ConnectionLost, Database
+from stoker.store.database import Connection, ConnectionLost, Database, Generations
 from tests.sim.vloop import VirtualLoop
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class SimDatabase(Database):
     def __init__(self, world: "World", server: "Server", line: Line, after: Callable[[], Awaitable[None]]) -> None:
         self._world, self._server, self._line, self._after = world, server, line, after
         self.url = "simulated"
+        self._generations = Generations()
         self._life = server.lives
 
     @asynccontextmanager

@@ -45,6 +45,8 @@ class Batch:
     families: dict[RunId, Family] = field(default_factory=dict)
     instances: dict[InstanceId, Instance] = field(default_factory=dict)
     """These and the families are what the changes were about, as they are now."""
+    generation: int = -1
+    """Of the server that committed it."""
 
 
 class NotAtOnce(Exception):

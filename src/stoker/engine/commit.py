@@ -22,14 +22,14 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from stoker.core.errors import Broken, Conflict, StokerError, Unavailable
+from stoker.core.errors import StokerError, Unavailable
 from stoker.core.limits import GIVE_UP_S, MOST_CHANGES, MOST_WAITING
-from stoker.core.machine import Refused
 from stoker.engine.batch import Batch, NotAtOnce, commit_batch
 from stoker.engine.change import Change
 from stoker.engine.clock import Clock
-from stoker.engine.draft import Answer
+from stoker.engine.draft import Answer, Loaded
 from stoker.engine.memory import Memory
+from stoker.engine.refusal import broken, explained, for_caller, in_doubt
 from stoker.store.database import DISK_FULL, Connection, ConnectionLost, Database
 
 LANES = 2
@@ -65,6 +65,8 @@ class _Waiting:
     due: float = 0.0
     """Not before: another replica held what it is about."""
     held: int = 0
+    doubtful: bool = False
+    """Its COMMIT was cut off once: whatever becomes of it later, it may have happened."""
     answer: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -122,7 +124,7 @@ class Committer:
         self._fill_lanes()
         answer = await waiting.answer
         if answer.error is not None:
-            raise _for_caller(answer.error)
+            raise for_caller(answer.error)
         return answer
 
     async def commit_planned(self, key: int, plan: Plan) -> list[tuple[Change, Answer | None]] | None:
@@ -152,7 +154,7 @@ class Committer:
             return await carry_out(tx, changes, now) if changes else []
 
     async def _whole(self, tx: Connection, changes: Sequence[Change], now: float) -> list[_Part]:
-        return [_Part(changes, await commit_batch(tx, changes, now, self.owner, self._new_id))]
+        return [_Part(changes, await self._committed(tx, changes, now))]
 
     async def _halves(self, tx: Connection, changes: Sequence[Change], now: float) -> list[_Part]:
         """Under savepoints, not in transactions of their own: who plans counts on its lock until all is committed.
@@ -169,7 +171,7 @@ class Committer:
             # On a connection that is lost this raises, and so it should: that is no change's fault.
             await savepoint.rollback()
             if len(changes) == 1:
-                return [_Part(changes, Batch({0: Answer(error=_broken(error))}))]
+                return [_Part(changes, Batch({0: Answer(error=broken(error))}))]
             middle = len(changes) // 2
             return [*await self._halves(tx, changes[:middle], now), *await self._halves(tx, changes[middle:], now)]
         await savepoint.commit()
@@ -248,7 +250,7 @@ class Committer:
                 one.answer.cancel()
             raise
         except Exception as error:  # noqa: BLE001 - whatever broke, nobody is left waiting
-            _fail(batch, _explained(error))
+            _fail(batch, explained(error))
         else:
             self._put_back(left)
 
@@ -267,21 +269,21 @@ class Committer:
 
     async def _try(self, batch: list[_Waiting]) -> list[_Waiting]:
         """Returns what another replica holds."""
-        unknown = False
         for tries in count():
             try:
                 return self._settle(batch, await self._attempt(batch))
             except (Unavailable, *_PASSING) as error:
-                self._memory.clear()
                 # Also when the COMMIT itself was cut off: said again, what did happen is stale. But once in doubt,
                 # it stays in doubt, whatever the later tries die of.
-                unknown = unknown or (isinstance(error, ConnectionLost) and error.outcome_unknown)
-                if isinstance(error, Unavailable) and error.code == DISK_FULL and not unknown:
+                if isinstance(error, ConnectionLost) and error.outcome_unknown:
+                    for one in batch:
+                        one.doubtful = True
+                if isinstance(error, Unavailable) and error.code == DISK_FULL:
                     # Room is made by people: they had better hear of it now.
                     self._trouble, self._trouble_at = error.sentence, asyncio.get_running_loop().time()
                     _fail(batch, error)
                     break
-                batch = self._without_old(batch, error, unknown)
+                batch = self._without_old(batch, error)
                 if not batch:
                     break
                 await asyncio.sleep(min(0.05 * 2 ** min(tries, 10), 2.0))
@@ -291,16 +293,14 @@ class Committer:
                 if isinstance(error, asyncpg.UniqueViolationError) and tries == 0:
                     # The same birth came through another replica at the same moment: now it is seen.
                     continue
-                _fail(batch, _explained(error))
+                _fail(batch, explained(error))
                 break
         return []
 
-    def _without_old(self, batch: list[_Waiting], error: Exception, unknown: bool) -> list[_Waiting]:
+    def _without_old(self, batch: list[_Waiting], error: Exception) -> list[_Waiting]:
         """Those that have waited too long for the database are told so."""
         old = [one for one in batch if self._too_old(one)]
-        if old:
-            lost = ConnectionLost(f"The database did not take the change: {error}", outcome_unknown=unknown)
-            _fail(old, lost)
+        _fail(old, ConnectionLost(f"The database did not take the change: {error}"))
         return [one for one in batch if one not in old]
 
     async def _halve(self, batch: list[_Waiting]) -> list[_Waiting]:
@@ -318,18 +318,30 @@ class Committer:
 
     async def _at_once(self, changes: Sequence[Change]) -> Batch | None:
         """In one statement, when all that it needs is remembered, and rightly so."""
-        remembered = self._memory.lend(changes)
+        generation = self._database.generation
+        remembered = self._memory.lend(changes, generation)
         if remembered is None:
             return None
         try:
             async with self._database.at_once() as tx:
-                return await commit_batch(tx, changes, self._clock.now(), self.owner, self._new_id, remembered)
+                if self._database.generation != generation:
+                    # This connection is new, and leads to a server that may know nothing of it.
+                    return None
+                return await self._committed(tx, changes, self._clock.now(), remembered)
         except (NotAtOnce, asyncpg.SerializationError, asyncpg.UniqueViolationError):
             return None
 
     async def _with_a_look(self, changes: Sequence[Change]) -> Batch:
         async with self._database.transaction() as tx:
-            return await commit_batch(tx, changes, self._clock.now(), self.owner, self._new_id)
+            return await self._committed(tx, changes, self._clock.now())
+
+    async def _committed(
+        self, tx: Connection, changes: Sequence[Change], now: float, remembered: Loaded | None = None
+    ) -> Batch:
+        generation = self._database.generation
+        batch = await commit_batch(tx, changes, now, self.owner, self._new_id, remembered)
+        batch.generation = generation
+        return batch
 
     def _settle(self, batch: list[_Waiting], result: Batch) -> list[_Waiting]:
         """Answer what was committed; return what another replica held."""
@@ -345,7 +357,7 @@ class Committer:
         return left
 
     def _heard(self, batch: Batch) -> None:
-        self._memory.keep(batch.families, batch.instances)
+        self._memory.keep(batch.families, batch.instances, batch.generation)
         try:
             self._listener(batch)
         except Exception as error:
@@ -359,33 +371,5 @@ class Committer:
 def _fail(batch: Sequence[_Waiting], error: StokerError) -> None:
     for one in batch:
         if not one.answer.done():
-            one.answer.set_result(Answer(error=error))
-
-
-def _explained(error: Exception) -> StokerError:
-    if isinstance(error, StokerError):
-        log.error("change is broken", error=str(error))
-        return error
-    if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "run_name":
-        return Conflict(
-            "A run of this name is not finished yet.", hint="Stop it, or choose another name.", code="name_taken"
-        )
-    if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "idempotency_pkey":
-        return Conflict("Something was made under this key at the same moment.", code="key_taken")
-    log.error("change broke", exc_info=error)
-    return Broken(f"The change could not be carried out: {error!r}")
-
-
-def _broken(error: Exception) -> StokerError:
-    """Not logged here: a planner meets the same error in every pass, and says it once (`engine/aside.py`)."""
-    if isinstance(error, StokerError):
-        return error
-    broken = Broken(f"The change could not be carried out: {error!r}")
-    broken.__cause__ = error
-    return broken
-
-
-def _for_caller(error: StokerError | Refused) -> StokerError:
-    if isinstance(error, Refused):
-        return Conflict(f"{str(error).capitalize()}.", code="state")
-    return error
+            doubtful = one.doubtful and isinstance(error, Unavailable)
+            one.answer.set_result(Answer(error=in_doubt(error) if doubtful else error))

@@ -5,7 +5,8 @@ to the database, which refuses the whole batch when one of them differs (`still`
 what is committed to be right; it only has to be right often.
 
 What is lent to a batch is not there for another one, and comes back with what the batch made of it. A batch that
-fails brings nothing back, so what is in doubt is forgotten.
+fails brings nothing back, so what is in doubt is forgotten. So is everything when another server stands behind the
+database: a standby may have missed the last commits, and its versions may name other states.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +23,8 @@ from stoker.engine.change import Change, Fact
 from stoker.engine.draft import Loaded, giving, named
 from stoker.store.run import is_whole
 
-MOST_JOBS: Final = 8192
-"""A job and its share of its run take three kilobytes."""
+MOST_JOBS: Final = 16384
+"""Together with their runs; each takes a kilobyte or two."""
 MOST_JOBS_OF_ONE: Final = 256
 """A larger run is not remembered: it would drive out the others."""
 MOST_INSTANCES: Final = 1024
@@ -39,11 +40,14 @@ class Memory:
     def __init__(self, most_jobs: int = MOST_JOBS, most_instances: int = MOST_INSTANCES) -> None:
         self._most_jobs, self._most_instances = most_jobs, most_instances
         self._families: dict[RunId, _Remembered] = {}
-        self._jobs = 0
+        self._size = 0
+        self._generation = 0
         self._instances: dict[InstanceId, Instance] = {}
 
-    def lend(self, changes: Sequence[Change]) -> Loaded | None:
+    def lend(self, changes: Sequence[Change], generation: int) -> Loaded | None:
         """All that the changes are about, taken out of here; None when anything is missing, and then nothing is."""
+        if generation != self._generation:
+            self._begin_anew(generation)
         if any(change.managed for change in changes):
             return None
         facts = [fact for change in changes for fact in change.facts]
@@ -54,31 +58,32 @@ class Memory:
         instances = self._instances_of(facts, jobs)
         if instances is None:
             return None
-        for id, family in families.items():
-            del self._families[id]
-            self._jobs -= len(family.jobs)
+        for id in families:
+            self._forget(id)
         for one in instances:
             del self._instances[one]
         return Loaded({id: family.run for id, family in families.items()}, jobs, instances=instances, remembered=True)
 
-    def keep(self, families: Mapping[RunId, Family], instances: Mapping[InstanceId, Instance]) -> None:
+    def keep(self, families: Mapping[RunId, Family], instances: Mapping[InstanceId, Instance], generation: int) -> None:
         """As they were committed a moment ago. What is older than what is here already is not kept."""
+        if generation != self._generation:
+            return
         for id, family in families.items():
             self._keep_family(id, family)
         for instance_id, one in instances.items():
             known = self._instances.get(instance_id)
             if one.state is not I.TERMINATED and (known is None or known.version < one.version):
                 self._instances[instance_id] = one
-        while self._jobs > self._most_jobs:
+        while self._size > self._most_jobs:
             self._forget(next(iter(self._families)))
         while len(self._instances) > self._most_instances:
             del self._instances[next(iter(self._instances))]
 
-    def clear(self) -> None:
-        """The database was away: it may come back as one that has not seen the last of these versions."""
+    def _begin_anew(self, generation: int) -> None:
+        """Another server stands behind the database, which may not have seen the last of these versions."""
         self._families.clear()
         self._instances.clear()
-        self._jobs = 0
+        self._size, self._generation = 0, generation
 
     def _families_of(self, facts: Iterable[Fact]) -> dict[RunId, _Remembered] | None:
         found: dict[RunId, _Remembered] = {}
@@ -113,7 +118,7 @@ class Memory:
         jobs = {job.id: job for job in family.jobs.values() if job.latest or job.state not in FINISHED}
         if len(jobs) <= MOST_JOBS_OF_ONE:
             self._families[id] = _Remembered(family.run, jobs)
-            self._jobs += len(jobs)
+            self._size += 1 + len(jobs)
 
     def _forget(self, id: RunId) -> None:
-        self._jobs -= len(self._families.pop(id).jobs)
+        self._size -= 1 + len(self._families.pop(id).jobs)

@@ -78,16 +78,37 @@ class ConnectionLost(Unavailable):
         self.outcome_unknown = outcome_unknown
 
 
+class Generations:
+    """Counts the servers behind the connections: one that was started again, or a standby in its place, is another."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._started: object = None
+
+    async def greet(self, connection: Connection) -> None:
+        """Before a new connection is used."""
+        started = await connection.fetchval("SELECT pg_postmaster_start_time()")
+        if started != self._started:
+            self._started = started
+            self.number += 1
+
+
 class Database:
     """Lends connections of a bounded pool; made by `connect`, given back by `close`."""
 
-    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", url: str) -> None:
+    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", url: str, generations: Generations) -> None:
         self._pool, self.url, self._where = pool, url, described(url)
+        self._generations = generations
+
+    @property
+    def generation(self) -> int:
+        """What was committed in an earlier one may be unknown to the server of today."""
+        return self._generations.number
 
     @classmethod
     async def connect(cls, url: str, *, pool_size: int = 10, command_s: float = COMMAND_S) -> Self:
         """Connects once, so that a wrong URL, password or version is said at start and not at the first query."""
-        where = described(url)
+        where, generations = described(url), Generations()
         try:
             pool = await asyncpg.create_pool(
                 url,
@@ -98,6 +119,7 @@ class Database:
                 max_cached_statement_lifetime=0,
                 server_settings=SESSION,
                 connection_class=_Guarded,
+                init=generations.greet,
             )
         except (*_RAISED, ValueError) as error:
             raise _refusal(error, where) from error
@@ -110,7 +132,7 @@ class Database:
                 hint=f"Stoker needs PostgreSQL {OLDEST_MAJOR} or newer.",
                 code="database_version",
             )
-        return cls(pool, url)
+        return cls(pool, url, generations)
 
     async def close(self) -> None:
         """Waits until what was lent is given back."""

@@ -155,7 +155,9 @@ class Database:
     @asynccontextmanager
     async def _lent(self, *, outcome_unknown: bool) -> AsyncIterator[Connection]:
         try:
-            connection = await self._pool.acquire(timeout=ACQUIRE_S)
+            # A limit costs a task of its own, and where one is free nobody waits.
+            wait_s = None if self._pool.get_idle_size() else ACQUIRE_S
+            connection = await self._pool.acquire(timeout=wait_s)
         except _RAISED as error:
             raise self._unreachable(error) from error
         try:

@@ -237,7 +237,7 @@ def _memory_is_limited(shim: Stage, id: UUID) -> bool:
 async def test_memory_and_cpu_are_limited_where_the_host_allows(shim: Stage) -> None:
     task = await shim.submit(memory_mb=64, cpu=0.5)
     if not _memory_is_limited(shim, task.id):
-        unavailable("no control groups may be made here")
+        (unavailable if os.geteuid() == 0 else pytest.skip)("no control groups may be made here")
     assert (await shim.ask("GET", "/host")).json["cgroups"] is True
     await shim.run(task, "exec python3 -c 'x = bytearray(300 << 20)' || exec tail /dev/zero")
     ended = await shim.reaches(task.id, lambda task: task.result)

@@ -136,7 +136,7 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     placed_beside_its_predecessor: "two live submissions",
 }
 """Each bug, and what the simulation says when it has found it."""
-FIRST = {fence_removed_in_the_machine: 60}
+FIRST: dict[Callable[[Patch], None], int] = {fence_removed_in_the_machine: 60}
 """Where to begin with a bug that only one story in twenty-five meets: shortly before one that is known to."""
 
 

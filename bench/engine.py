@@ -28,7 +28,7 @@ def engine(url: str) -> list[Result]:
     alone, crowd = (one_by_one(url, connections) for connections in (LANES, CROWD))
     together, together_s = asyncio.run(_load(url, CALLERS, SECONDS))
     rate = together.transitions / together_s
-    three = three_engines(url)
+    three, full = three_engines(url, (22, 21, 21)), three_engines(url, (CALLERS,) * 3)
     results = [
         Result("database's own commit, one row, p50", own_ms, "ms"),
         Result(f"one by one: each change loads, steps and commits, {LANES} connections", baseline, "transitions/s"),
@@ -44,6 +44,7 @@ def engine(url: str) -> list[Result]:
             f"coalesced, three engines, {CALLERS} callers in all", three, "transitions/s", ">= one engine",
             "one engine", three / rate, three >= rate,
         ),
+        Result(f"  the same, {CALLERS} callers each", full, "transitions/s", peer="one engine", ratio=full / rate),
     ]  # fmt: skip
     return results + latencies(url, own_ms)
 
@@ -78,12 +79,11 @@ def one_by_one(url: str, connections: int, *, remember: bool = True) -> float:
     return tally.transitions / seconds
 
 
-def three_engines(url: str) -> float:
-    """Three processes on one database, as many callers together as the one engine had."""
+def three_engines(url: str, shares: Sequence[int]) -> float:
+    """Three processes on one database, each with its share of callers."""
     context = mp.get_context("spawn")
     results: mp.Queue[tuple[int, float]] = context.Queue()
     start = context.Barrier(3)
-    shares = (22, 21, 21)
     processes = [context.Process(target=_engine_process, args=(url, share, start, results)) for share in shares]
     for process in processes:
         process.start()

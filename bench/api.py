@@ -25,7 +25,7 @@ from stoker.store.project import get
 RUNS = 100_000
 ASKED = 300
 _RUN = """id project_id name policy resources submitted_at owner_attempt whole state version entered_at round replicas
-tally reason message exit_code"""
+tally reason message exit_code priority"""
 _SPEC = "run_id project_id name user type configuration"
 _JOB = """id run_id replica node attempt round submitted_at latest state version entered_at running_at fate tries
 streak"""
@@ -103,7 +103,26 @@ class _Rows:
             json.dumps({"type": "task", "commands": [f"train --seed {number}"]}),
         )
         self.runs.append(
-            (id, self._project, name, "{}", "{}", at, 0, True, state, 5, at + 3, 1, 1, [0] * 12, "ALL_JOBS_DONE", "", 0)
+            (
+                id,
+                self._project,
+                name,
+                "{}",
+                "{}",
+                at,
+                0,
+                True,
+                state,
+                5,
+                at + 3,
+                1,
+                1,
+                [0] * 12,
+                "ALL_JOBS_DONE",
+                "",
+                0,
+                50,
+            )
         )
         self.specs.append((id, self._project, name, "admin", "task", configuration))
         job = uuid7(at, self._dice.getrandbits(80))

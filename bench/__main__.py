@@ -6,11 +6,8 @@
 import argparse
 import asyncio
 import logging
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import structlog
 
@@ -19,6 +16,7 @@ from bench.api import api
 from bench.crowd import crowd
 from bench.engine import engine
 from bench.first_run import first_run
+from bench.home import temporary_home
 from bench.result import Result, write
 from stoker.store.database import Database
 from stoker.store.migration import migrate
@@ -43,15 +41,13 @@ def main() -> int:
 
 def with_database(measure: Callable[[str], list[Result]]) -> Callable[[], list[Result]]:
     def measured() -> list[Result]:
-        home = Path(tempfile.mkdtemp(prefix="stoker-bench-", dir="/var/tmp"))
-        home.chmod(0o711)
-        server = asyncio.run(Embedded.start(home / "pg"))
-        try:
-            asyncio.run(_migrate(server.url))
-            return measure(server.url)
-        finally:
-            asyncio.run(server.stop())
-            shutil.rmtree(home, ignore_errors=True)
+        with temporary_home() as home:
+            server = asyncio.run(Embedded.start(home / "pg"))
+            try:
+                asyncio.run(_migrate(server.url))
+                return measure(server.url)
+            finally:
+                asyncio.run(server.stop())
 
     return measured
 

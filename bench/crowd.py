@@ -7,8 +7,6 @@ jobs would measure the machine. They run until they are stopped and have nothing
 import asyncio
 import queue
 import secrets
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from uuid import UUID
 from aiohttp import web
 from pydantic import BaseModel
 
+from bench.home import temporary_home
 from bench.result import Result
 from bench.stand import Stand, cpu_s, down, up
 from stoker.core.shim_task import S
@@ -33,17 +32,12 @@ PATIENCE_S = 300.0
 
 
 def crowd() -> list[Result]:
-    home = Path(tempfile.mkdtemp(prefix="stoker-bench-", dir="/var/tmp"))
-    home.chmod(0o711)
-    try:
-        with _played(home / "shim"):
-            stand = up(home)
-            try:
-                return _measured(stand)
-            finally:
-                down(stand)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    with temporary_home() as home, _played(home / "shim"):
+        stand = up(home)
+        try:
+            return _measured(stand)
+        finally:
+            down(stand)
 
 
 def _measured(stand: Stand) -> list[Result]:

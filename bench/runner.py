@@ -2,14 +2,13 @@
 
 import asyncio
 import resource
-import shutil
 import statistics
-import tempfile
 import time
 from pathlib import Path
 
 import psutil
 
+from bench.home import temporary_home
 from bench.result import Result
 from stoker.store.log import LogStore
 from tests.agents.running import Running, fork_server, runner
@@ -21,13 +20,8 @@ MB = 1_000_000
 
 def measure() -> list[Result]:
     """All of it, on a fork server of its own."""
-    home = Path(tempfile.mkdtemp(prefix="stoker-bench-", dir="/var/tmp"))
-    home.chmod(0o711)
-    try:
-        with fork_server(home) as path:
-            return asyncio.run(_measure(path, home))
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    with temporary_home() as home, fork_server(home) as path:
+        return asyncio.run(_measure(path, home))
 
 
 async def _measure(path: Path, home: Path) -> list[Result]:

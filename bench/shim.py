@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from uuid import UUID
 import aiohttp
 import psutil
 
+from bench.home import temporary_home
 from bench.result import Result
 from stoker.runner.place import write_file
 from stoker.runner.segment import sync_directory
@@ -148,9 +148,5 @@ async def _measure(home: Path) -> list[Result]:
 
 
 def measure() -> list[Result]:
-    home = Path(tempfile.mkdtemp(prefix="stoker-bench-", dir="/var/tmp"))
-    home.chmod(0o711)
-    try:
+    with temporary_home() as home:
         return asyncio.run(_measure(home))
-    finally:
-        shutil.rmtree(home, ignore_errors=True)

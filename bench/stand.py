@@ -1,9 +1,7 @@
 """A whole Stoker of its own, started as a person would, and measured from outside."""
 
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from bench.home import temporary_home
 from stoker.client.client import Client
 from stoker.client.config import resolve
 
@@ -52,14 +51,11 @@ def cli(stand: Stand, *arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 @contextmanager
 def standing() -> Iterator[Stand]:
-    home = Path(tempfile.mkdtemp(prefix="stoker-bench-", dir="/var/tmp"))
-    home.chmod(0o711)
-    try:
-        started = up(home)
-        yield started
-    finally:
-        subprocess.run(_stoker(home, "down", "--force"), capture_output=True, timeout=START_S)
-        shutil.rmtree(home, ignore_errors=True)
+    with temporary_home() as home:
+        try:
+            yield up(home)
+        finally:
+            subprocess.run(_stoker(home, "down", "--force"), capture_output=True, timeout=START_S)
 
 
 def up(home: Path) -> Stand:

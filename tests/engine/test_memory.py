@@ -66,6 +66,12 @@ async def job_of(db: Database, run: RunId) -> JobId:
     return JobId(await ask(db, "SELECT id FROM job WHERE run_id = $1 AND latest", run))
 
 
+async def waiting(desk: Desk) -> tuple[InstanceId, RunId, JobId]:
+    """A host, a run, and its job, which waits."""
+    where, run = await host(desk), run_of((await desk.births(1))[0])
+    return where, run, await job_of(desk.db, run)
+
+
 async def told(desk: Desk, run: RunId, job: UUID, event: Event) -> bool:
     answer = await desk.committer.commit(Change(facts=(of_job(JobId(job), run, event),)))
     return all(answer.applied)
@@ -75,9 +81,7 @@ async def test_a_whole_life_needs_no_look(database: Databases, monkeypatch: pyte
     async with database() as db:
         desk = await desk_on(db)
         looks = Looks(db, monkeypatch)
-        where = await host(desk)
-        run = run_of((await desk.births(1))[0])
-        job = await job_of(db, run)
+        where, run, job = await waiting(desk)
         for event in (Placed(where, (0,), attempt=1), *LIFE):
             assert await told(desk, run, job, event)
         assert looks.count == 0
@@ -91,9 +95,7 @@ async def test_a_whole_life_needs_no_look(database: Databases, monkeypatch: pyte
 async def test_what_another_replica_changed_is_seen(database: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
     async with database() as db:
         one, two = await desk_on(db), await desk_on(db)
-        where = await host(one)
-        run = run_of((await one.births(1))[0])
-        job = await job_of(db, run)
+        where, run, job = await waiting(one)
         for desk, event in zip((two, one, two, one, two), (Placed(where, (0,), attempt=1), *LIFE), strict=True):
             assert await told(desk, run, job, event)
         assert await ask(db, "SELECT state FROM run") == "DONE"
@@ -104,9 +106,7 @@ async def test_what_changes_nothing_is_compared_too(database: Databases) -> None
     """The first replica remembers a job that is not placed; that it has started since must not be refused or lost."""
     async with database() as db:
         one, two = await desk_on(db), await desk_on(db)
-        where = await host(one)
-        run = run_of((await one.births(1))[0])
-        job = await job_of(db, run)
+        where, run, job = await waiting(one)
         assert await told(two, run, job, Placed(where, (0,), attempt=1))
         # By what it remembers this is stale: nobody has placed it.
         assert await told(one, run, job, TaskAccepted(attempt=1))
@@ -117,9 +117,7 @@ async def test_what_changes_nothing_is_compared_too(database: Databases) -> None
 async def test_a_change_of_a_job_that_counts_as_before_is_a_change_of_its_run(database: Databases) -> None:
     async with database() as db:
         desk = await desk_on(db)
-        where = await host(desk)
-        run = run_of((await desk.births(1))[0])
-        job = await job_of(db, run)
+        where, run, job = await waiting(desk)
         await told(desk, run, job, Placed(where, (0,), attempt=1))
         before = await ask(db, "SELECT version FROM run")
         tally = await ask(db, "SELECT tally FROM run")
@@ -228,9 +226,7 @@ async def test_a_refusal_that_rests_on_a_host_is_compared_too(database: Database
 async def test_a_statement_that_is_cut_off_is_said_again_and_happens_once(database: Databases) -> None:
     async with database() as db:
         desk = await desk_on(db)
-        where = await host(desk)
-        run = run_of((await desk.births(1))[0])
-        job = await job_of(db, run)
+        where, run, job = await waiting(desk)
         async with db.transaction() as other:
             await other.execute("SELECT FROM instance WHERE id = $1 FOR UPDATE", where)
             placing = asyncio.create_task(told(desk, run, job, Placed(where, (0,), attempt=1)))

@@ -128,6 +128,7 @@ def _become_runner(directory: Path, descriptor: int) -> NoReturn:
         _keep_only(descriptor)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
+        # Not ignored, which every program of the job would inherit.
         signal.signal(signal.SIGHUP, lambda *_: None)
         _redirect(Place(directory))
         serve(directory, socket.socket(fileno=descriptor))

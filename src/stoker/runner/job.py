@@ -199,9 +199,7 @@ class Job:
         held = await self._reaper.kill_all(KILL_S)
         if held:
             self._say(f"killed, but the kernel does not let go of them: processes {sorted(held)}")
-        others = await asyncio.to_thread(
-            kill_leftovers, self._order.job_id, self._assignment.cgroups, self._assignment.uid
-        )
+        others = await asyncio.to_thread(kill_leftovers, self._order.job_id, self._assignment.cgroups)
         if others:
             self._say(f"killed {others} processes that were not started by this job and said that they were")
         self._groups.clear()

@@ -40,15 +40,8 @@ def stat(pid: int) -> Stat | None:
     )
 
 
-def pids(uid: int | None = None) -> list[int]:
-    """All of them, or those of a user: to ask for their owner costs a fraction of reading what they have to tell."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and (uid is None or _owner(name) == uid)]
-
-
-def _owner(pid: str) -> int | None:
-    with suppress(*_GONE):
-        return os.stat(f"/proc/{pid}").st_uid
-    return None
+def pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def has_in_environment(pid: int, variable: bytes) -> bool:

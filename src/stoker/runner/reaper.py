@@ -20,16 +20,14 @@ from stoker.runner.limits import LEFTOVERS_S
 JOB_VARIABLE = "STOKER_JOB_ID"
 
 
-def kill_leftovers(job_id: UUID, cgroups: Sequence[str] = (), uid: int | None = None) -> int:
+def kill_leftovers(job_id: UUID, cgroups: Sequence[str] = ()) -> int:
     """Kills what is left of a job, whoever its parent is now, and says how many processes that were.
-
-    `uid` is the job's user where it has one of its own.
 
     Blocks until they are gone, or for some seconds where the kernel does not let go of them.
     """
     killed: set[int] = set()
     deadline = time.monotonic() + LEFTOVERS_S
-    while left := _left(job_id, cgroups, uid):
+    while left := _left(job_id, cgroups):
         kill_each(left)
         killed |= left
         if time.monotonic() > deadline:
@@ -38,9 +36,9 @@ def kill_leftovers(job_id: UUID, cgroups: Sequence[str] = (), uid: int | None = 
     return len(killed)
 
 
-def _left(job_id: UUID, cgroups: Sequence[str], uid: int | None) -> set[int]:
+def _left(job_id: UUID, cgroups: Sequence[str]) -> set[int]:
     variable = f"{JOB_VARIABLE}={job_id}".encode()
-    marked = {pid for pid in proc.pids(uid) if proc.has_in_environment(pid, variable)}
+    marked = {pid for pid in proc.pids() if proc.has_in_environment(pid, variable)}
     # A child may have cleaned its environment, and dies with its parent.
     found = marked | proc.descendants(marked) | cgroup.members(cgroups)
     return {pid for pid in found if proc.alive(pid)} - {os.getpid()}

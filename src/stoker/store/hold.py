@@ -1,6 +1,6 @@
 """Runs with their jobs and instances, locked for one batch of changes: loaded, or compared with what is remembered."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from typing import NamedTuple
 from uuid import UUID
 
@@ -27,15 +27,11 @@ class Held(NamedTuple):
 STILL = Part("still", "SELECT still($1, $2, $3, $4) AS so", 4, answer="bool_and(so)", first=True)
 
 
-def still(bundle: Bundle, runs: Iterable[Run], instances: Iterable[Instance]) -> None:
+def still(bundle: Bundle, runs: Collection[Run], instances: Collection[Instance]) -> None:
     """Locks them before anything of the bundle is written, and fails all of it when one is not as it is given."""
-    known, hosts = [(one.id, one.version) for one in runs], [(one.id, one.version) for one in instances]
-    if known or hosts:
-        bundle.add(STILL, [*_columns(known), *_columns(hosts)])
-
-
-def _columns(rows: Sequence[tuple[UUID, int]]) -> tuple[list[UUID], list[int]]:
-    return [id for id, _ in rows], [version for _, version in rows]
+    if runs or instances:
+        known = ([one.id for one in runs], [one.version for one in runs])
+        bundle.add(STILL, [*known, [one.id for one in instances], [one.version for one in instances]])
 
 
 async def hold(

@@ -276,3 +276,15 @@ def test_a_submission_of_the_same_job_has_an_id_without_dice() -> None:
     run = found(RUN_ID, PROJECT_ID, "r", Policy(replicas=2), 5.0)
     assert bear(run, 5.0)[0].jobs == bear(run, 5.0)[0].jobs
     assert len({job_id(run, replica, node, n, 5.0) for replica in (0, 1) for node in (0, 1) for n in (1, 2)}) == 8
+
+
+def test_a_run_ended_when_the_last_of_its_programs_did() -> None:
+    """Both were heard of much later, and cleaning up took its time."""
+    life = Life(replicas=2).starts()
+    began = life.now
+    life.now = began + 5000.0
+    life.tell(life.job(0), Exited(0, ago_s=3000.0))
+    life.tell(life.job(1), Exited(0, ago_s=4000.0))
+    life.now = began + 5010.0
+    cleaned(life)
+    assert (life.run.state, life.run.ended_at) == (S.DONE, began + 2000.0)

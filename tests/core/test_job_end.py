@@ -275,3 +275,26 @@ def test_silence_does_not_count_as_health() -> None:
     """Ran a minute, was not heard for an hour: that is no healthy stretch that renews its retries."""
     job = running(running_at=100.0, unreachable_since=160.0)
     assert (job.ran_s(4000.0), replace(job, unreachable_since=None).ran_s(700.0), a_job().ran_s(9.0)) == (60, 600, 0)
+
+
+def test_a_job_ended_when_its_host_says_and_not_when_it_was_heard() -> None:
+    """The server was away for an hour; the program ended half an hour ago, after it had run for twelve minutes."""
+    job = running(running_at=1000.0, budget=Budget(2, 500.0, 3))
+    step = JOB.step(job, Exited(0, ago_s=1800.0), now=3520.0)
+    assert step.record.exited_at == 1720.0
+    assert step.record.ran_s(now=3520.0) == 720.0
+    assert step.record.budget.streak == 0
+
+
+@pytest.mark.parametrize(("ago_s", "exited_at"), [(-50.0, 3000.0), (1e9, 1000.0)])
+def test_a_host_whose_clock_jumped_cannot_end_a_job_before_it_ran_or_in_the_future(
+    ago_s: float, exited_at: float
+) -> None:
+    step = JOB.step(running(running_at=1000.0), Exited(0, ago_s=ago_s), now=3000.0)
+    assert step.record.exited_at == exited_at
+
+
+def test_a_program_that_ended_while_it_was_being_stopped_keeps_its_own_time() -> None:
+    job = JOB.step(running(running_at=0.0), STOP, now=50.0).record
+    job = JOB.step(job, Exited(143, signal=15, ago_s=4.0), now=60.0).record
+    assert (job.exited_at, job.exit_code) == (56.0, 143)

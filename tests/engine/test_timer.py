@@ -12,10 +12,11 @@ from stoker.core.errors import Unavailable
 from stoker.core.family import found
 from stoker.core.ids import ProjectId, RunId
 from stoker.core.instance import Destroy, Launch
+from stoker.core.job_facts import Exited
 from stoker.core.limits import LAUNCH_S
 from stoker.core.policy import Policy
 from stoker.core.run_facts import S
-from stoker.engine.change import Change
+from stoker.engine.change import Change, of_job
 from stoker.engine.clock import Clock
 from stoker.engine.commit import Committer
 from stoker.engine.hint import PLACEMENT
@@ -69,6 +70,25 @@ async def test_the_deadlines_of_a_dead_replica_are_told_by_another(database: Dat
         await until(db, birth.run.id, "RUNNING")
         await die(a)
         assert await until(db, birth.run.id, "TERMINATED", "FAILED") == "TERMINATED"
+
+
+async def test_a_server_that_was_away_listens_before_it_says_that_a_job_ran_too_long(database: Databases) -> None:
+    """The job ended in time while nobody was there; the deadline passed too. What it did is heard first."""
+    performers = Agents(exit_code=None).performers()
+    async with database() as db:
+        async with engine_with(db, performers, "a") as a:
+            await a.commit(Change(instances=(host(a),)))
+            birth = run_of(a, max_duration_s=0.5)
+            await a.commit(Change(runs=(birth,)))
+            await until(db, birth.run.id, "RUNNING")
+            await die(a)
+        await eventually(lambda: ask(db, f"SELECT deadline_at < {time.time()} FROM job"), "its time is up")
+        async with engine_with(db, performers, "b") as b:
+            await b.loops["timer"]._once()
+            assert await ask(db, "SELECT state FROM run") == "RUNNING"
+            exited = Exited(0, ago_s=0.3, attempt=1)
+            await b.commit(Change(facts=(of_job(await ask(db, "SELECT id FROM job"), birth.run.id, exited),)))
+            assert await until(db, birth.run.id, "DONE", "TERMINATED", "FAILED") == "DONE"
 
 
 class Meanwhile:

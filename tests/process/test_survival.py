@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 
 import pytest
@@ -174,7 +175,7 @@ def judge_fresh(crowd: Crowd, part: Part) -> None:
 
 
 def test_a_server_that_is_away_stops_nothing_and_knows_everything_afterwards(stand: Stand, yard: Yard) -> None:
-    """Ten seconds stand for a minute here: no limit lies in between."""
+    """Also when things ended is known: when they did, not when that was heard."""
     for name, code in (("ended", 5), ("ended-well", 0)):
         stand.submit(name, yard.note(name), "seq 100", yard.gate(name), "seq 101 200", f"exit {code}")
     stand.submit("going-on", yard.note("going-on"), "seq 100", yard.gate("going-on"), "seq 101 200")
@@ -189,11 +190,14 @@ def test_a_server_that_is_away_stops_nothing_and_knows_everything_afterwards(sta
     until(lambda: time.monotonic() > left + AWAY_S, "it was away for long", 2 * AWAY_S)
     assert stand.runner(ids["going-on"]) is not None
     stand.start()
+    returned = time.time()
     assert stand.get("going-on")["status"] == "RUNNING"
     for name, code in (("ended", 5), ("ended-well", 0)):
         run = stand.finished(name)
         assert (run["status"], run["exit_code"]) == ("FAILED" if code else "DONE", code)
         assert stand.log(name) == numbers(1, 200)
+        for shown in (run["finished_at"], stand.job(name)["finished_at"]):
+            assert datetime.fromisoformat(shown).timestamp() < returned - AWAY_S / 2, "when it ended, not when we heard"
     yard.open("going-on")
     assert stand.finished("going-on")["status"] == "DONE"
     assert stand.log("going-on") == numbers(1, 200)

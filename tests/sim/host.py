@@ -85,6 +85,10 @@ class Host:
     def reachable(self) -> bool:
         return self.alive and not self.cut and not self.frozen and not self.stillborn
 
+    def clock(self) -> float:
+        """Its own, up to an hour away from everybody else's."""
+        return self.world.now() + self.id.int % 7200 - 3600
+
     def touch(self) -> None:
         self.heard_at = self.world.now()
 
@@ -278,7 +282,8 @@ class Host:
         if self.world.chance("agent fails under a running job", 0.03):
             self._halt(task)
             self._tell(task, job.AgentFailed(JobReason.EXECUTOR_ERROR, "the runner died"))
-            self._end(task, Result(exit_code=255, failure=Failure.EXECUTOR, ended_at=0.0, log_end=len(task.log)))
+            failed = Result(exit_code=255, failure=Failure.EXECUTOR, ended_at=self.clock(), log_end=len(task.log))
+            self._end(task, failed)
             return
         if self.alive and not program.endless:
             self._exit(task, program.ends(self.world.dice, self.world.theme.failing))
@@ -297,7 +302,7 @@ class Host:
             return
         self._halt(task)
         self._write(task)
-        self._end(task, _result(exited, len(task.log)))
+        self._end(task, _result(exited, self.clock(), len(task.log)))
         self._step(task, shim.Exited(exited.exit_code, oom=exited.oom))
         self._tell(task, exited)
 
@@ -340,10 +345,10 @@ class Host:
         self.world.visited("shim task", step.row)
 
 
-def _result(exited: job.Exited, log_end: int) -> Result:
+def _result(exited: job.Exited, ended_at: float, log_end: int) -> Result:
     return Result(
-        exit_code=exited.exit_code, signal=exited.signal, oom=exited.oom, setup=exited.setup, ended_at=0.0,
-        log_end=log_end,
+        exit_code=exited.exit_code, signal=exited.signal, oom=exited.oom, setup=exited.setup,
+        ended_at=ended_at, log_end=log_end,
     )  # fmt: skip
 
 

@@ -51,6 +51,11 @@ UNION ALL
 SELECT 'job ' || id || ' ended before its cleanup: ' || cleanup FROM job
 WHERE run_id = ANY($1::uuid[]) AND state IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED') AND cleanup <> 'release'
 UNION ALL
+SELECT 'job ' || id || ' ran from ' || running_at || ' to ' || exited_at || ', of which was heard at ' || entered_at
+FROM job
+WHERE run_id = ANY($1::uuid[]) AND state IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+  AND (exited_at < running_at OR exited_at > entered_at)
+UNION ALL
 SELECT 'run ' || run.id || ' was tried ' || count(*) || ' times, more than its max_attempts'
 FROM run JOIN job ON job.run_id = run.id AND job.fate = 'retry'
     AND NOT COALESCE(policy -> 'retry' -> 'on_exit_codes' @> to_jsonb(job.exit_code), false)

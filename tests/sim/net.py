@@ -148,6 +148,7 @@ class SimShim:
         return TaskInfo(
             id=id, fence=self.own.fences[id], state=record.state, ending=record.ending, reason=record.reason,
             message=record.message, socket="simulated", result=task.result, log_end=len(task.log),
+            ended_ago_s=self.own.clock() - task.result.ended_at if task.result else 0.0,
         )  # fmt: skip
 
 

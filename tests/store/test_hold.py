@@ -33,7 +33,7 @@ def a_run(policy: Policy = Policy()) -> Run:  # noqa: B008 - frozen
         RunId(uuid4()), PROJECT, f"run-{uuid4()}", policy, submitted_at=1.5, state=R.TERMINATING, version=4,
         entered_at=2.5, round=3, replicas=5, tally=Tally(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, master_done=True),
         reason=RunReason.JOB_FAILED, message="why", cause=JobReason.OUT_OF_MEMORY, exit_code=137, backoff_step=2,
-        resume_at=9.5, trigger_at=10.5, queued=True, owner_id=uuid4(), owner_attempt=2,
+        resume_at=9.5, trigger_at=10.5, queued=True, ended_at=11.5, owner_id=uuid4(), owner_attempt=2,
     )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def a_job(run: Run, node: int = 0, instance: InstanceId | None = None) -> Job:
         ready_at=3.5, state=J.TERMINATING, version=7, entered_at=4.5, instance_id=instance or InstanceId(uuid4()),
         blocks=(1, 3), owned=False, shim=False, running_at=2.5, unreachable_since=3.5, reason=JobReason.OUT_OF_MEMORY,
         message="why", exit_code=137, exit_signal=9, fate=Fate.RETRY, budget=Budget(2, 1.5, 2), cleanup=Cleanup.STOP,
-        exited=True, gone=True, remove_at=8.5,
+        exited_at=7.5, gone=True, remove_at=8.5,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from stoker.core.errors import Broken
 from stoker.core.evolve import evolve
 from stoker.core.ids import JobId, ProjectId, RunId, uuid7
 from stoker.core.job import JOB
-from stoker.core.job_facts import ACTIVE, EndAsked, GraceCut, Job, S
+from stoker.core.job_facts import ACTIVE, FINISHED, EndAsked, GraceCut, Job, S
 from stoker.core.machine import Event, Send
 from stoker.core.policy import Policy
 from stoker.core.reason import JobReason
@@ -143,7 +143,11 @@ class _Stepping:
         run = self.family.run
         self.family.jobs[after.id] = after
         # Also when the job counts as it did: who finds the run's version unchanged knows that its jobs are too.
-        self.family.run = evolve(run, {"tally": run.tally.moved(before, after), "version": run.version + 1})
+        changes: dict[str, Any] = {"tally": run.tally.moved(before, after), "version": run.version + 1}
+        if after.state in FINISHED:
+            ended_at = self.now if after.exited_at is None else after.exited_at
+            changes["ended_at"] = max(ended_at, run.ended_at or ended_at)
+        self.family.run = evolve(run, changes)
 
     @cached_property
     def replicas(self) -> dict[int, list[JobId]]:

@@ -14,6 +14,7 @@ from stoker.core.job_end import (
     ends_aborted,
     ends_done,
     ends_failed,
+    exit_of,
     finish,
     given_up,
     grace_over,
@@ -109,7 +110,7 @@ def mark_heard(job: Job, event: Heard, now: float) -> Then:
 
 
 def end_done(job: Job, event: Exited, now: float) -> Then:
-    return end(job, JobReason.DONE_BY_RUNNER, now, exit_code=0)
+    return end(job, JobReason.DONE_BY_RUNNER, now, **exit_of(job, event, now))
 
 
 def end_exited(job: Job, event: Exited, now: float) -> Then:
@@ -117,7 +118,7 @@ def end_exited(job: Job, event: Exited, now: float) -> Then:
         reason = JobReason.SETUP_FAILED
     else:
         reason = JobReason.OUT_OF_MEMORY if event.oom else JobReason.CONTAINER_EXITED_WITH_ERROR
-    return end(job, reason, now, exit_code=event.exit_code, exit_signal=event.signal)
+    return end(job, reason, now, **exit_of(job, event, now))
 
 
 def end_failed(job: Job, event: AgentFailed | LimitExceeded, now: float) -> Then:

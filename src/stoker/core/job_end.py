@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from stoker.core.evolve import evolve
 from stoker.core.job_facts import (
     AgentFailed,
     AskStop,
@@ -37,19 +38,19 @@ def end(
     message: str = "",
     exit_code: int | None = None,
     exit_signal: int | None = None,
+    exited_at: float | None = None,
     gone: bool = False,
 ) -> Then:
     """Enter the terminating phase; the job's fate for its run is decided here, once."""
-    budget = budget or job.budget.ran(job.ran_s(now))
+    budget = budget or job.budget.ran(evolve(job, {"exited_at": exited_at}).ran_s(now))
     if fate is None:
         verdict = judge(job.policy.retry, reason, exit_code, budget, now)
         fate, budget = verdict.fate, verdict.budget
-    exited = exit_code is not None
     grace_s = 0.0 if reason is JobReason.ABORTED_BY_USER else job.policy.stop_duration_s
-    first = next_cleanup(job, None, exited=exited, gone=gone)
+    first = next_cleanup(job, None, exited=exited_at is not None, gone=gone)
     fields = {
         "reason": reason, "message": message, "fate": fate, "budget": budget, "exit_code": exit_code,
-        "exit_signal": exit_signal, "exited": exited, "gone": gone, "cleanup": first, "remove_at": now + grace_s,
+        "exit_signal": exit_signal, "exited_at": exited_at, "gone": gone, "cleanup": first, "remove_at": now + grace_s,
     }  # fmt: skip
     note = message or reason
     if first is Cleanup.RELEASE and job.instance_id is None:
@@ -88,7 +89,7 @@ def wish(job: Job, step: Cleanup, now: float) -> Effect:
 
 def advance(job: Job, now: float, *, note: str = "", **fields: Any) -> Then:
     """One cleanup step is done: wish for the next, or give everything back."""
-    exited = bool(fields.get("exited", job.exited))
+    exited = job.exited or "exited_at" in fields
     gone = bool(fields.get("gone", job.gone))
     released = (Send("job", job.id, Released()),)
     if job.cleanup is Cleanup.RELEASE:
@@ -111,7 +112,7 @@ def unregistered_or_not(job: Job, event: TimeUp, now: float) -> Then:
 
 
 def stopped(job: Job, event: Exited, now: float) -> Then:
-    return advance(job, now, exited=True, exit_code=event.exit_code, exit_signal=event.signal)
+    return advance(job, now, **exit_of(job, event, now))
 
 
 def nobody_to_stop(job: Job, event: AgentFailed, now: float) -> Then:
@@ -120,7 +121,13 @@ def nobody_to_stop(job: Job, event: AgentFailed, now: float) -> Then:
 
 
 def note_exit(job: Job, event: Exited, now: float) -> Then:
-    return ask(exited=True, exit_code=event.exit_code, exit_signal=event.signal)
+    return ask(**exit_of(job, event, now))
+
+
+def exit_of(job: Job, event: Exited, now: float) -> dict[str, Any]:
+    """Clocks of hosts jump: it did not end before it ran."""
+    exited_at = max(now - max(0.0, event.ago_s), job.running_at or job.submitted_at)
+    return {"exited_at": min(exited_at, now), "exit_code": event.exit_code, "exit_signal": event.signal}
 
 
 def grace_over(job: Job, event: TimeUp, now: float) -> Then:

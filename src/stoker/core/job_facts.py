@@ -69,7 +69,8 @@ class Job:
     budget: Budget = FIRST_TRY
     """What this submission may use; once it ends, what the next one starts with."""
     cleanup: Cleanup | None = None
-    exited: bool = False
+    exited_at: float | None = None
+    """When its commands ended, which may be long before anybody heard of it."""
     gone: bool = False
     remove_at: float | None = None
 
@@ -78,11 +79,16 @@ class Job:
         """A wish of this job is current while its phase is the one in which it was wished."""
         return f"{self.state}:{self.cleanup}" if self.cleanup else self.state
 
+    @property
+    def exited(self) -> bool:
+        return self.exited_at is not None
+
     def ran_s(self, now: float) -> float:
         """How long it ran as far as anybody saw: silence proves no health."""
         if self.running_at is None:
             return 0.0
-        return (now if self.unreachable_since is None else self.unreachable_since) - self.running_at
+        seen = (one for one in (self.exited_at, self.unreachable_since, now) if one is not None)
+        return next(seen) - self.running_at
 
 
 # Facts.
@@ -125,6 +131,8 @@ class Exited(Event):
     signal: int | None = None
     oom: bool = False
     setup: bool = False
+    ago_s: float = 0.0
+    """By the host's own clock, when it told: nobody may have been there to hear it at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,9 @@ LAUNCH_S = 900.0
 than a performance, so that a call that hangs is made once more before the machine is given up."""
 PROVIDER_SILENCE_S = 1200.0
 """How long a provider's machine may be silent; a host that a user owns may be silent without end."""
+LISTEN_S = 8.0
+"""How long a server that was away listens before it says that a job ran too long: longer than it waits between two
+tries to reach a host."""
 UNREGISTER_S = 60.0
 """How long a job that ends waits until traffic has left it; a gateway that is gone must not keep it running."""
 LEAVING_GRACE_S = 120.0

@@ -113,6 +113,8 @@ class Run:
     """PENDING until then."""
     trigger_at: float | None = None
     """The next cron time."""
+    ended_at: float | None = None
+    """When the last of its finished jobs ended."""
     queued: bool = False
     """A trigger came while the last round still ran, and overlap says it waits."""
     owner_id: UUID | None = None

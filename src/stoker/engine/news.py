@@ -15,7 +15,7 @@ def end_of(task: TaskInfo, attempt: int) -> Exited | AgentFailed | None:
     What the runner wrote down beats what the shim saw: the shim sees only that the runner is gone.
     """
     if task.result is not None:
-        return _of_result(task.result, attempt)
+        return _of_result(task.result, attempt, task.ended_ago_s)
     if task.state is not S.TERMINATED and not (task.ending and task.reason is not None):
         return None
     reason = task.reason or JobReason.EXECUTOR_ERROR
@@ -30,7 +30,7 @@ def task_lost(attempt: int) -> AgentFailed:
     return AgentFailed(JobReason.EXECUTOR_ERROR, "the host lost the task", attempt=attempt)
 
 
-def _of_result(result: Result, attempt: int) -> Exited | AgentFailed:
+def _of_result(result: Result, attempt: int, ago_s: float) -> Exited | AgentFailed:
     if result.failure is not None:
         return AgentFailed(_FAILURES[result.failure], result.message, attempt=attempt)
-    return Exited(result.exit_code, result.signal, result.oom, result.setup, attempt=attempt)
+    return Exited(result.exit_code, result.signal, result.oom, result.setup, ago_s, attempt=attempt)

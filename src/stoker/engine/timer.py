@@ -10,7 +10,7 @@ from stoker.core import managed_job as core_managed_job
 from stoker.core import run as core_run
 from stoker.core.commitment import Moved
 from stoker.core.ids import RunId
-from stoker.core.limits import PAGE, PROVIDER_SILENCE_S
+from stoker.core.limits import LISTEN_S, PAGE, PROVIDER_SILENCE_S
 from stoker.core.machine import TimeUp
 from stoker.engine.aside import Aside
 from stoker.engine.change import Change, of_instance, of_job, of_managed, of_run
@@ -30,7 +30,7 @@ class Timer:
         self._database, self._clock, self._committer, self._presence = database, clock, committer, presence
         self._aside = Aside(clock)
         self._forgiven = frozenset[UUID]()
-        """Silent for too long, but nobody was here to hear them."""
+        """Silent or running for too long, but nobody was here to hear of them."""
         self._next_at = 0.0
         """The earliest deadline it waits for; later ones need no hint."""
 
@@ -56,9 +56,15 @@ class Timer:
         async with self._database.connection() as connection:
             at = await deadlines.next_at(connection, self._aside.ids() | self._forgiven)
         self._next_at = at if at is not None else float("inf")
-        judges_at = self._presence.since + PROVIDER_SILENCE_S if self._forgiven else float("inf")
-        wait_s = max(0.001, min(self._next_at, judges_at) - self._clock.now())
+        wait_s = max(0.001, min(self._next_at, self._judges_at()) - self._clock.now())
         return Counts(0, min(wait_s, self._aside.again_after_s() or wait_s))
+
+    def _judges_at(self) -> float:
+        """When somebody who is forgiven now may be so no longer."""
+        if not self._forgiven:
+            return float("inf")
+        listened_at = self._presence.since + LISTEN_S
+        return listened_at if listened_at > self._clock.now() else self._presence.since + PROVIDER_SILENCE_S
 
     async def _due(self, tx: Connection, now: float) -> Sequence[Change]:
         most = PAGE + len(self._aside.ids() | self._forgiven)
@@ -73,10 +79,15 @@ class Timer:
         return [Change(facts=(fact,)) for fact in facts if fact.id not in left]
 
     async def _forgive(self, tx: Connection, now: float) -> frozenset[UUID]:
-        """A server that comes back gives everybody a full new period to be heard."""
-        if self._presence.lasted_s(now) >= PROVIDER_SILENCE_S:
+        """A server that comes back gives everybody a full new period to be heard.
+
+        It also listens before it says that a job ran too long: while it was away the job may have ended in time.
+        """
+        lasted_s = self._presence.lasted_s(now)
+        if lasted_s >= PROVIDER_SILENCE_S:
             return frozenset()
-        return await deadlines.silent(tx, now, PROVIDER_SILENCE_S)
+        silent = await deadlines.silent(tx, now, PROVIDER_SILENCE_S)
+        return silent if lasted_s >= LISTEN_S else silent | await deadlines.ran_before(tx, now, self._presence.since)
 
 
 _DEADLINES: dict[str, Callable[[Any], float | None]] = {

@@ -40,7 +40,7 @@ def run_of(listed: Listed, access: Access, jobs: Iterable[ListedJob] = ()) -> Ru
         exit_code=listed.exit_code,
         submitted_at=moment(listed.submitted_at),
         started_at=moment_or_none(listed.started_at),
-        finished_at=moment(listed.entered_at) if listed.finished else None,
+        finished_at=moment_or_none(listed.finished_at),
         version=listed.version,
         configuration=configuration_of(listed, access),
         jobs=tuple(map(job_of, jobs)),
@@ -58,7 +58,6 @@ def configuration_of(listed: Listed, access: Access) -> dict[str, Any] | None:
 
 
 def job_of(job: ListedJob) -> Job:
-    finished = job.state in JOB_FINISHED
     return Job(
         id=job.id,
         replica=job.replica,
@@ -72,8 +71,8 @@ def job_of(job: ListedJob) -> Job:
         instance=job.instance_id,
         submitted_at=moment(job.submitted_at),
         started_at=moment_or_none(job.running_at),
-        finished_at=moment(job.entered_at) if finished else None,
-        unreachable_since=None if finished else moment_or_none(job.unreachable_since),
+        finished_at=moment_or_none(job.finished_at),
+        unreachable_since=None if job.state in JOB_FINISHED else moment_or_none(job.unreachable_since),
     )
 
 
@@ -89,7 +88,7 @@ def listed_job_of(job: JobRecord) -> ListedJob:
     return ListedJob(
         job.id, job.run_id, job.replica, job.node, job.attempt, job.state, job.entered_at, job.submitted_at,
         job.running_at, job.instance_id, job.reason, job.message, job.exit_code, job.exit_signal,
-        job.unreachable_since,
+        job.unreachable_since, job.exited_at,
     )  # fmt: skip
 
 

@@ -70,7 +70,15 @@ class Task:
         self.terminated = asyncio.Event()
         self.changed = 0
         """The number of its last change."""
-        self.info = self._told()
+        self._info = self._told()
+
+    @property
+    def info(self) -> TaskInfo:
+        """As it was last shown. How long ago it ended is computed here, because the server's clock is another."""
+        if self._info.result is None:
+            return self._info
+        ago_s = self._bench.now() - self._info.result.ended_at
+        return self._info.model_copy(update={"ended_ago_s": max(0.0, ago_s)})
 
     @property
     def task(self) -> ShimTask:
@@ -274,8 +282,8 @@ class Task:
         if self.task.state is S.TERMINATED and self._saved is not self.record:
             return
         told = self._told()
-        if told != self.info or not self.changed:
-            self.info = told
+        if told != self._info or not self.changed:
+            self._info = told
             self.changed = self._bench.changes.bump()
 
     def _told(self) -> TaskInfo:

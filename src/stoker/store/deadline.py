@@ -23,10 +23,17 @@ WHERE deadline_at <= $1 AND deadline_at >= unreachable_since + $2 AND state = 'R
 """
 """Due, and for no other reason than a silence of $2 seconds: any other deadline would have come before."""
 
+RAN_BEFORE = "SELECT id FROM job WHERE deadline_at <= $1 AND state = 'RUNNING' AND running_at < $2"
+
 
 async def silent(tx: Connection, now: float, limit_s: float) -> frozenset[UUID]:
     """Whose time is up because they were silent for so long."""
     return frozenset(row["id"] for row in await tx.fetch(SILENT, now, limit_s))
+
+
+async def ran_before(tx: Connection, now: float, moment: float) -> frozenset[UUID]:
+    """Jobs that ran already at that moment and whose time is up, as far as anybody has heard."""
+    return frozenset(row["id"] for row in await tx.fetch(RAN_BEFORE, now, moment))
 
 
 async def next_at(connection: Connection, but: Iterable[UUID]) -> float | None:

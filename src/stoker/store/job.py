@@ -44,10 +44,11 @@ LIMIT $2
 INSERT = Part("job_insert", """
 INSERT INTO job (id, run_id, replica, node, attempt, round, submitted_at, latest, ready_at, state, version,
                  entered_at, deadline_at, instance_id, blocks, owned, shim, running_at, unreachable_since, reason,
-                 message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, exited, gone, remove_at)
+                 message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, gone, remove_at,
+                 exited_at)
 SELECT id, run_id, replica, node, attempt, round, submitted_at, latest, ready_at, state, version,
        entered_at, deadline_at, instance_id, blocks::int[], owned, shim, running_at, unreachable_since, reason,
-       message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, exited, gone, remove_at
+       message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, gone, remove_at, exited_at
 FROM unnest($1::job_row[])
 RETURNING 1
 """, 1)  # fmt: skip
@@ -59,8 +60,8 @@ SET latest = new.latest, ready_at = new.ready_at, state = new.state, version = n
     blocks = new.blocks::int[], owned = new.owned, shim = new.shim, running_at = new.running_at,
     unreachable_since = new.unreachable_since, reason = new.reason, message = new.message,
     exit_code = new.exit_code, exit_signal = new.exit_signal, fate = new.fate, tries = new.tries,
-    failing_since = new.failing_since, streak = new.streak, cleanup = new.cleanup, exited = new.exited,
-    gone = new.gone, remove_at = new.remove_at
+    failing_since = new.failing_since, streak = new.streak, cleanup = new.cleanup, gone = new.gone,
+    remove_at = new.remove_at, exited_at = new.exited_at
 FROM unnest($1::job_row[]) AS new
 WHERE job.id = new.id AND job.version = new.was
 RETURNING 1
@@ -122,7 +123,7 @@ def _changing(job: Job) -> tuple[Any, ...]:
         job.latest, job.ready_at, job.state, job.version, job.entered_at, deadline(job), job.instance_id,
         "{" + ",".join(map(str, job.blocks)) + "}", job.owned, job.shim, job.running_at, job.unreachable_since,
         job.reason, job.message, job.exit_code, job.exit_signal, job.fate, job.budget.tries,
-        job.budget.failing_since, job.budget.streak, job.cleanup, job.exited, job.gone, job.remove_at,
+        job.budget.failing_since, job.budget.streak, job.cleanup, job.gone, job.remove_at, job.exited_at,
     )  # fmt: skip
 
 

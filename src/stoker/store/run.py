@@ -19,10 +19,10 @@ from stoker.store.database import Connection, Record
 INSERT = Part("run_insert", """
 INSERT INTO run (id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, whole, priority, state,
                  version, entered_at, deadline_at, round, replicas, tally, reason, message, cause, exit_code,
-                 backoff_step, resume_at, trigger_at, queued)
+                 backoff_step, resume_at, trigger_at, queued, ended_at)
 SELECT id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, whole, priority, state,
        version, entered_at, deadline_at, round, replicas, tally::int[], reason, message, cause, exit_code,
-       backoff_step, resume_at, trigger_at, queued
+       backoff_step, resume_at, trigger_at, queued, ended_at
 FROM unnest($1::run_row[])
 RETURNING 1
 """, 1)  # fmt: skip
@@ -32,7 +32,8 @@ UPDATE run
 SET state = new.state, version = new.version, entered_at = new.entered_at, deadline_at = new.deadline_at,
     round = new.round, replicas = new.replicas, tally = new.tally::int[], reason = new.reason,
     message = new.message, cause = new.cause, exit_code = new.exit_code, backoff_step = new.backoff_step,
-    resume_at = new.resume_at, trigger_at = new.trigger_at, queued = new.queued
+    resume_at = new.resume_at, trigger_at = new.trigger_at, queued = new.queued,
+    ended_at = new.ended_at
 FROM unnest($1::run_row[]) AS new
 WHERE run.id = new.id AND run.version = new.was
 RETURNING 1
@@ -80,6 +81,7 @@ def _changing(run: Run) -> tuple[Any, ...]:
     return (
         run.state, run.version, run.entered_at, deadline(run), run.round, run.replicas, _packed(run.tally), run.reason,
         run.message, run.cause, run.exit_code, run.backoff_step, run.resume_at, run.trigger_at, run.queued,
+        run.ended_at,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from stoker.core.ids import InstanceId, JobId, ProjectId, RunId, uuid7
+from stoker.core.job_facts import FINISHED as JOB_FINISHED
 from stoker.core.job_facts import S as J
 from stoker.core.reason import JobReason, RunReason
 from stoker.core.run_facts import FINISHED, S
@@ -18,7 +19,7 @@ from stoker.store.database import Connection, Record
 _COLUMNS = """
 run.id, run.project_id, run.name, coalesce(spec."user", '') AS "user", coalesce(spec.type, 'task') AS type, run.state,
 run.version, run.entered_at, run.submitted_at, run.reason, run.message, run.cause, run.exit_code, run.resume_at,
-run.trigger_at,
+run.trigger_at, run.ended_at,
 (SELECT min(running_at) FROM job WHERE job.run_id = run.id AND replica = 0 AND node = 0) AS started_at,
 CASE WHEN run.state IN ('TERMINATED', 'FAILED', 'DONE') THEN ''
      ELSE coalesce((SELECT max(error) FROM outbox WHERE family = run.id AND error <> ''), '') END AS trouble
@@ -59,7 +60,7 @@ VERSIONS = "SELECT id, version FROM run WHERE id = ANY ($1::uuid[])"
 
 _JOB_COLUMNS = """
 id, run_id, replica, node, attempt, state, entered_at, submitted_at, running_at, instance_id, reason, message,
-exit_code, exit_signal, unreachable_since
+exit_code, exit_signal, unreachable_since, exited_at
 """
 
 JOBS = f"""
@@ -125,6 +126,7 @@ class Listed(NamedTuple):
     exit_code: int | None = None
     resume_at: float | None = None
     trigger_at: float | None = None
+    ended_at: float | None = None
     started_at: float | None = None
     trouble: str = ""
     """What keeps it from going on now."""
@@ -133,6 +135,12 @@ class Listed(NamedTuple):
     @property
     def finished(self) -> bool:
         return self.state in FINISHED
+
+    @property
+    def finished_at(self) -> float | None:
+        if not self.finished:
+            return None
+        return self.entered_at if self.ended_at is None else self.ended_at
 
 
 class ListedJob(NamedTuple):
@@ -151,6 +159,14 @@ class ListedJob(NamedTuple):
     exit_code: int | None = None
     exit_signal: int | None = None
     unreachable_since: float | None = None
+    exited_at: float | None = None
+
+    @property
+    def finished_at(self) -> float | None:
+        """When its commands ended, where anybody knows; cleaning up behind them took longer."""
+        if self.state not in JOB_FINISHED:
+            return None
+        return self.entered_at if self.exited_at is None else self.exited_at
 
 
 @dataclass(frozen=True, slots=True)

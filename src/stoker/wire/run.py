@@ -27,7 +27,7 @@ class Run(Answer):
     exit_code: int | None = Field(default=None, description="Of the job that decided the outcome.")
     submitted_at: Time
     started_at: Time | None = Field(default=None, description="When its first job began to run.")
-    finished_at: Time | None = None
+    finished_at: Time | None = Field(default=None, description="When the last of its programs ended.")
     version: int = Field(examples=[4], description="Grows with every change.")
     configuration: dict[str, Any] | None = Field(
         default=None, description="None in lists. Values of `env` are shown to its user and to managers of the project."

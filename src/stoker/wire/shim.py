@@ -99,6 +99,7 @@ class TaskInfo(Answer):
     socket: str = Field(default="", description="Where its runner listens.")
     gpu_ids: tuple[str, ...] = ()
     result: Result | None = Field(default=None, description="How its commands ended, once they have.")
+    ended_ago_s: float = Field(default=0.0, description="How long ago that was as this was said, by the host's clock.")
     log_end: int = Field(default=0, description="How far the job's log goes; brought up to date now and then.")
     cleanup_error: str = ""
 

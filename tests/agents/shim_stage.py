@@ -33,7 +33,7 @@ GPUS = 4
 SERVE = f"""
 import sys
 from pathlib import Path
-from stoker.shim.main import serve
+from stoker.shim.start import serve
 from stoker.wire.shim import HostGpu
 serve(Path(sys.argv[1]), [HostGpu(index=n, id=f"GPU-{{n}}", name="T1000", memory_mb=4096, vendor="nvidia")
                           for n in range({GPUS})])

@@ -22,6 +22,8 @@ import aiohttp
 
 from stoker.core.reason import JobReason
 from stoker.runner.proc import alive
+from stoker.shim.home import Home
+from stoker.shim.start import start
 from stoker.wire.shim import TaskInfo
 from tests.agents.shim_stage import GPUS, PATIENCE_S, Stage, Told, stage, until
 
@@ -132,6 +134,18 @@ async def test_a_second_shim_on_the_same_home_is_refused(shared_directory: Path)
         second = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
         assert (second.returncode, second.stderr) == (1, f"Another shim serves {shim.home} already.\n")
         assert (await shim.ask("GET", "/healthz")).status == 200
+
+
+def test_none_is_started_where_one_is_coming(tmp_path: Path) -> None:
+    """It has taken its home and still imports what it needs; its server asks for it once more."""
+    home = Home(tmp_path)
+    lock = home.lock()
+    assert start(tmp_path) is None
+    os.close(lock)
+    started = start(tmp_path)
+    assert started is not None
+    started.kill()
+    started.wait()
 
 
 async def test_fences_outlive_the_task_and_the_shim(shared_directory: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.shim.start import listening
 from tests.cli.conftest import ROOT, Real, bare_environ, call, command
 from tests.cli.terminal import CTRL_C, terminal
 
@@ -172,6 +173,7 @@ def test_a_start_that_fails_shows_the_end_of_its_log(environ: dict[str, str]) ->
     assert b"STOKER_DATABASE_URL is not a PostgreSQL URL" in told.stderr
     assert f"{environ['STOKER_HOME']}/server.log".encode() in told.stderr
     assert b"Traceback" not in told.stderr
+    assert not listening(Path(environ["STOKER_HOME"]) / "shim"), "the agent that was started for it is gone again"
 
 
 def test_two_at_once_are_one(own: Real) -> None:

@@ -13,7 +13,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False)
 @click.option("--home", "directory", required=True, type=DIRECTORY, help="Where it keeps its tasks.")
 def shim(directory: Path) -> None:
     """Run the agent of a host."""
-    from stoker.shim.main import serve
+    from stoker.shim.start import serve
 
     serve(directory)
 

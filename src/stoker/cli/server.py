@@ -24,6 +24,7 @@ PORT: Final = 4400
 READY_S: Final = 180.0
 """The first start makes a database, which takes some seconds even on a fast disk."""
 STOP_S: Final = 60.0
+SHIM_S: Final = 10.0
 LOOK_S: Final = 0.05
 LOG_LINES: Final = 15
 LOG_BYTES: Final = 16 * 1024 * 1024
@@ -149,8 +150,35 @@ def down(session: Session, force: bool) -> None:
 
 def _serve(home: Path, host: str, port: int, *, local: bool) -> None:
     """Here, until somebody stops it."""
-    import asyncio
+    from stoker.shim.start import start
 
+    with life.held(home):
+        # First of all: it gets ready on another core while the server is still being imported.
+        started = start(home / "shim") if local else None
+        try:
+            _serve_here(home, host, port, local=local)
+        except BaseException:
+            if started is not None:
+                _send_away(home, started)
+            raise
+
+
+def _send_away(home: Path, shim: "subprocess.Popen[bytes]") -> None:
+    """The server that it was started for did not come."""
+    from stoker.shim.start import listening
+
+    give_up_at = time.monotonic() + SHIM_S
+    while not listening(home / "shim") and shim.poll() is None and time.monotonic() < give_up_at:
+        time.sleep(LOOK_S)
+    leave(home)
+
+
+def _serve_here(home: Path, host: str, port: int, *, local: bool) -> None:
+    import asyncio
+    import gc
+
+    # A hundred thousand objects are made that stay: to look through them again and again finds nothing.
+    gc.disable()
     from stoker.server.main import Served, serve
     from stoker.server.settings import Settings
 
@@ -158,8 +186,7 @@ def _serve(home: Path, host: str, port: int, *, local: bool) -> None:
         if sys.stderr.isatty():
             screen.note(f"Stoker is up at {served.url}. Ctrl-C stops it; what runs goes on.")
 
-    with life.held(home):
-        asyncio.run(serve(Settings.of(os.environ, home=home, host=host, port=port, local=local), ready))
+    asyncio.run(serve(Settings.of(os.environ, home=home, host=host, port=port, local=local), ready))
 
 
 def prepare(home: Path) -> Path:

@@ -10,5 +10,6 @@ def tune() -> None:
     through all that the process has every few batches, some tens of milliseconds each time.
     """
     gc.collect()
+    gc.enable()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)

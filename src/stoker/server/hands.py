@@ -15,7 +15,8 @@ from stoker.engine.watch import Watch
 from stoker.server.agents import Agents
 from stoker.server.context import Context
 from stoker.server.follow import Followers
-from stoker.server.local_host import find_shim, host_id, instance_of, listening, look
+from stoker.server.local_host import find_shim, host_id, instance_of, look
+from stoker.shim.start import listening
 from stoker.store import fleet as fleet_store
 from stoker.store import host as host_store
 from stoker.transport.local import LocalAgents, runner_token

@@ -2,9 +2,6 @@
 
 import asyncio
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -14,6 +11,7 @@ from stoker.core.gpu import Gpu
 from stoker.core.ids import FleetId, InstanceId
 from stoker.core.instance import Instance
 from stoker.core.resources import Capacity
+from stoker.shim.start import start
 from stoker.transport.http import Line
 from stoker.transport.local import LocalShim
 from stoker.wire.shim import Health, HostInfo
@@ -23,10 +21,10 @@ LOOK_S = 0.02
 
 
 async def find_shim(home: Path) -> tuple[str, str]:
-    """The address and the token of the shim of this home; it is started when none answers."""
+    """The address and the token of the shim of this home; it is started unless it is there or coming."""
     if (found := await _answering(home)) is not None:
         return found
-    _start(home)
+    start(home)
     deadline = asyncio.get_running_loop().time() + START_S
     while (found := await _answering(home)) is None:
         if asyncio.get_running_loop().time() > deadline:
@@ -36,20 +34,6 @@ async def find_shim(home: Path) -> tuple[str, str]:
             )
         await asyncio.sleep(LOOK_S)
     return found
-
-
-def listening(home: Path) -> bool:
-    """Whether a shim is there, as the kernel knows: its socket is refused from the moment on in which it dies."""
-    try:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.setblocking(False)
-            probe.connect((home / "address").read_text().strip())
-    except BlockingIOError:
-        # Its queue is full, so it has one.
-        return True
-    except OSError:
-        return False
-    return True
 
 
 def instance_of(host: HostInfo, host_id: UUID, fleet_id: FleetId, now: float) -> Instance:
@@ -85,20 +69,6 @@ async def _answering(home: Path) -> tuple[str, str] | None:
     finally:
         await line.close()
     return f"unix:{path}", token
-
-
-def _start(home: Path) -> None:
-    """In a session of its own, so that neither Ctrl-C nor the end of the server reaches it."""
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(home / "shim.log", "ab") as log:
-        subprocess.Popen(
-            [sys.executable, "-m", "stoker.shim", "--home", str(home)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd="/",
-        )
 
 
 async def look(address: str, token: str) -> HostInfo:

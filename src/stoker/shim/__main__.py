@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from stoker.core.errors import StokerError
-from stoker.shim.main import serve
+from stoker.shim.start import serve
 
 
 def main() -> int:

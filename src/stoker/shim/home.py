@@ -16,6 +16,7 @@ from uuid import UUID
 from stoker.core.errors import Conflict, UserError
 from stoker.runner.place import write_file
 
+LOCK: Final = "lock"
 SOCKET_BYTES: Final = 90
 """A longer path goes to a short private directory: the kernel takes no more than 107."""
 
@@ -40,7 +41,7 @@ class Home:
 
     def lock(self) -> int:
         """One shim for one home. The descriptor is the lock, and dies with us."""
-        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,7 +1,6 @@
-"""Where a shim is wired: `serve` runs one until it is told to end."""
+"""Where a shim is wired: `run` is one until it is told to end."""
 
 import asyncio
-import os
 import resource
 import signal
 import socket
@@ -9,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -41,20 +39,13 @@ log = structlog.get_logger()
 InThread = Callable[..., Awaitable[Any]]
 
 
-def serve(home: Path, gpus: Sequence[HostGpu] | None = None) -> None:
-    """Runs until SIGTERM or `/leave`. Runners go on without us, and the next shim finds them."""
-    os.umask(0o077)
-    place = Home(home)
-    place.prepare()
-    lock = place.lock()
-    diary.begin(place.shim_log)
-    try:
-        asyncio.run(_serve(place, host.gpus() if gpus is None else gpus))
-    finally:
-        os.close(lock)
+def run(home: Home, gpus: Sequence[HostGpu] | None = None) -> None:
+    """Until SIGTERM or `/leave`, in a home that is ours. Runners go on without us, and the next shim finds them."""
+    diary.begin(home.shim_log)
+    asyncio.run(_run(home, host.gpus() if gpus is None else gpus))
 
 
-async def _serve(home: Home, gpus: Sequence[HostGpu]) -> None:
+async def _run(home: Home, gpus: Sequence[HostGpu]) -> None:
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

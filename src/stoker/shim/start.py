@@ -1,0 +1,74 @@
+"""How a shim comes to life: in a session of its own and alone in its home.
+
+Light on purpose: the home is taken before the rest is imported, and a server starts the shim before it imports its own
+rest, so that both get ready side by side.
+"""
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stoker.shim.home import LOCK, Home
+
+if TYPE_CHECKING:
+    from stoker.wire.shim import HostGpu
+
+
+def serve(home: Path, gpus: "Sequence[HostGpu] | None" = None) -> None:
+    """Is the shim of this home until SIGTERM or `/leave`."""
+    os.umask(0o077)
+    place = Home(home)
+    place.prepare()
+    lock = place.lock()
+    try:
+        from stoker.shim.main import run
+
+        run(place, gpus)
+    finally:
+        os.close(lock)
+
+
+def start(home: Path) -> "subprocess.Popen[bytes] | None":
+    """Unless one is there or is coming. Neither Ctrl-C nor the end of the server reaches it."""
+    if _taken(home):
+        return None
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(home / "shim.log", "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "stoker.shim", "--home", str(home)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
+
+
+def listening(home: Path) -> bool:
+    """Whether a shim is there, as the kernel knows: its socket is refused from the moment on in which it dies."""
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            probe.connect((home / "address").read_text().strip())
+    except BlockingIOError:
+        # Its queue is full, so it has one.
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _taken(home: Path) -> bool:
+    try:
+        with open(home / LOCK, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

@@ -114,7 +114,7 @@ def test_it_waits_until_the_program_has_ended_or_remove_at_has_come() -> None:
     late, effects, _ = walk(JOB, job, TimeUp(), now=130.0)
     assert (late.cleanup, effects, deadline(late)) == (Cleanup.REMOVE, [RemoveTask()], None)
     early, effects, _ = walk(JOB, job, Exited(0), now=101.0)
-    assert (early.cleanup, early.exit_code, effects) == (Cleanup.REMOVE, 0, [RemoveTask()])
+    assert (early.cleanup, early.exit_code, effects) == (Cleanup.REMOVE, 0, [RemoveTask(known=True)])
 
 
 def test_the_grace_is_ten_seconds_by_default() -> None:
@@ -139,7 +139,7 @@ def test_how_it_ended_is_kept_even_when_it_comes_after_the_grace() -> None:
     job, _, _ = walk(JOB, running(), STOP)
     job, effects, _ = walk(JOB, job, TimeUp(), Exited(137, signal=9), now=10.0)
     assert (job.exit_code, job.exit_signal, job.cleanup) == (137, 9, Cleanup.REMOVE)
-    assert effects == [RemoveTask()]
+    assert effects == [RemoveTask(), RemoveTask(known=True)]
     assert JOB.step(job, Exited(0), 11.0).row is None, "the first word counts"
 
 
@@ -148,7 +148,7 @@ def test_an_exit_while_it_is_unregistered_spares_the_stop() -> None:
     job, _, _ = walk(JOB, running(Policy(service=True)), STOP, Exited(0))
     assert (job.cleanup, job.exit_code) == (Cleanup.UNREGISTER, 0)
     _, effects, _ = walk(JOB, job, CleanedUp(Cleanup.UNREGISTER))
-    assert effects == [RemoveTask()]
+    assert effects == [RemoveTask(known=True)]
 
 
 def test_a_machine_that_leaves_while_it_is_unregistered_spares_the_removal() -> None:
@@ -298,3 +298,12 @@ def test_a_program_that_ended_while_it_was_being_stopped_keeps_its_own_time() ->
     job = JOB.step(running(running_at=0.0), STOP, now=50.0).record
     job = JOB.step(job, Exited(143, signal=15, ago_s=4.0), now=60.0).record
     assert (job.exited_at, job.exit_code) == (56.0, 143)
+
+
+def test_how_an_aborted_program_ended_is_known_before_its_task_is_forgotten() -> None:
+    """Nobody waits for the runner's word, so it may come while the task is being removed, or by whoever removes it."""
+    job, wishes, _ = walk(JOB, running(), ABORT, CleanedUp(Cleanup.STOP))
+    assert wishes[-1] == RemoveTask(known=False)
+    job, wishes, _ = walk(JOB, job, Exited(137, signal=9))
+    assert (wishes, job.exit_signal) == ([RemoveTask(known=True)], 9)
+    assert walk(JOB, job, Exited(137, signal=9))[1] == [], "said twice, it is stale"

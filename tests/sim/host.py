@@ -172,7 +172,7 @@ class Host:
             return False
         self._step(task, shim.RemovalAsked())
         if self.has_shim:
-            self.world.forgotten(job_id, task.log)
+            self.world.forgotten(job_id, task.log, _exit_code(task.result))
         del self.tasks[job_id]
         self.removed.add(job_id)
         return True
@@ -343,6 +343,10 @@ class Host:
         task.changed.set()
         self._changed(task)
         self.world.visited("shim task", step.row)
+
+
+def _exit_code(result: Result | None) -> int | None:
+    return None if result is None or result.failure is not None else result.exit_code
 
 
 def _result(exited: job.Exited, ended_at: float, log_end: int) -> Result:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+from uuid import UUID
 
 import asyncpg
 
@@ -119,6 +120,8 @@ class Inspector:
         self.world = world
         self.seq = 0
         self.mirror: dict[Any, str] = {}
+        self.exits: dict[UUID, int] = {}
+        """How commands ended whose hosts were told to forget them."""
         self.written = False
         """Somebody appended to the journal: there may be something to look at."""
 
@@ -159,7 +162,10 @@ class Inspector:
         self.mirror[id] = target
 
     async def at_the_end(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        """The whole journal, replayed, is the tables."""
+        """The whole journal, replayed, is the tables, and how commands ended is known."""
         for kind, id, state in await connection.fetch(TABLES):
             if self.mirror.get(id) != state:
                 raise Violation(f"{kind} {id} is {state}, its journal says {self.mirror.get(id)}")
+        for id, kept in await connection.fetch("SELECT id, exit_code FROM job WHERE id = ANY($1)", list(self.exits)):
+            if kept != self.exits[id]:
+                raise Violation(f"job {id} exited with {self.exits[id]}, and {kept} was kept")

@@ -196,11 +196,13 @@ class World:
         if any(other is not host and not other.frozen for other in self.processes.get(key, [])):
             self.violated(f"{key[0]} replica {key[1]} node {key[2]} runs twice at once")
 
-    def forgotten(self, job_id: UUID, log: bytes) -> None:
+    def forgotten(self, job_id: UUID, log: bytes, exit_code: int | None) -> None:
         """The host has let go of the last copy. Of a job that is nobody's any more nobody wants the log either."""
         kept = self.logs.kept.get(job_id, b"")
         if self.inspector.mirror.get(job_id) == "TERMINATING" and kept != log:
             self.violated(f"of the log of job {job_id}, {len(kept)} bytes of {len(log)} were kept")
+        if self.inspector.mirror.get(job_id) == "TERMINATING" and exit_code is not None:
+            self.inspector.exits[job_id] = exit_code
 
     def process_ended(self, host: Host, key: Key) -> None:
         self.processes[key].remove(host)

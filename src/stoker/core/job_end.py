@@ -55,7 +55,7 @@ def end(
     note = message or reason
     if first is Cleanup.RELEASE and job.instance_id is None:
         return Then(fields, (), (Send("job", job.id, Released()),), note)
-    return Then(fields, (wish(job, first, now),), (), note)
+    return Then(fields, (wish(job, first, now, exited=exited_at is not None),), (), note)
 
 
 def next_cleanup(job: Job, after: Cleanup | None, *, exited: bool, gone: bool) -> Cleanup:
@@ -73,14 +73,14 @@ def next_cleanup(job: Job, after: Cleanup | None, *, exited: bool, gone: bool) -
     return next(step for step in ORDER[start:] if needed[step])
 
 
-def wish(job: Job, step: Cleanup, now: float) -> Effect:
+def wish(job: Job, step: Cleanup, now: float, *, exited: bool) -> Effect:
     match step:
         case Cleanup.UNREGISTER:
             return Unregister()
         case Cleanup.STOP:
             return AskStop()
         case Cleanup.REMOVE:
-            return RemoveTask()
+            return RemoveTask(known=exited)
         case Cleanup.DETACH:
             return DetachVolumes(force_at=now + job.policy.detach_limit_s)
         case Cleanup.RELEASE:
@@ -100,7 +100,7 @@ def advance(job: Job, now: float, *, note: str = "", **fields: Any) -> Then:
     if step is Cleanup.STOP and not cut_short(job):
         # The time that its gateway took is not taken from the program's grace.
         fields["remove_at"] = now + job.policy.stop_duration_s
-    return ask(wish(job, step, now), note=note, cleanup=step, **fields)
+    return ask(wish(job, step, now, exited=exited), note=note, cleanup=step, **fields)
 
 
 def clean_on(job: Job, event: CleanedUp, now: float) -> Then:
@@ -121,7 +121,9 @@ def nobody_to_stop(job: Job, event: AgentFailed, now: float) -> Then:
 
 
 def note_exit(job: Job, event: Exited, now: float) -> Then:
-    return ask(**exit_of(job, event, now))
+    # Whoever removes its task told this first, and is asked to go on.
+    removal = (RemoveTask(known=True),) if job.cleanup is Cleanup.REMOVE else ()
+    return ask(*removal, **exit_of(job, event, now))
 
 
 def exit_of(job: Job, event: Exited, now: float) -> dict[str, Any]:

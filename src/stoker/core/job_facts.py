@@ -244,7 +244,9 @@ class AskStop(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RemoveTask(Effect):
-    """Stop and remove the shim task."""
+    """Stop and remove the shim task. How its commands ended is told before it is removed, unless that is known."""
+
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)

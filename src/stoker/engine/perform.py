@@ -16,6 +16,7 @@ from stoker.core.job_facts import (
     CleanedUp,
     Cleanup,
     DetachVolumes,
+    Exited,
     RemoveTask,
     RunnerAccepted,
     StartTask,
@@ -110,7 +111,10 @@ class JobPerformers:
         """The task is ended first, then its logs are read to their end, and only then is anything forgotten."""
         shim = await self._shim(errand)
         try:
-            await self._end(shim, errand)
+            ended = await self._end(shim, errand)
+            if isinstance(ended, Exited) and not effect.known:
+                # It is gone with the task: on disk here before it is forgotten there.
+                return _said(errand, ended)
             await shim.remove(errand.target, errand.fence)
         except StokerError as error:
             return _refused(errand, error)
@@ -134,14 +138,16 @@ class JobPerformers:
         while len(self._sockets) > REMEMBERED:
             self._sockets.popitem(last=False)
 
-    async def _end(self, shim: Shim, errand: Errand) -> None:
+    async def _end(self, shim: Shim, errand: Errand) -> Exited | AgentFailed | None:
+        """How its commands ended, where anybody knows."""
         try:
             task = await shim.terminate(errand.target, Terminate(fence=errand.fence), TERMINATION_S)
         except NotFound:
-            return
+            return None
         if task.state is not S.TERMINATED:
             raise Unavailable(task.cleanup_error or "The task is still ending.", retry_after_s=0.1)
         await self._pump.collect(shim, task)
+        return end_of(task, errand.attempt)
 
     async def _shim(self, errand: Errand) -> Shim:
         return await self._agents.shim(await self._place(errand))

@@ -173,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
                     200,
                     {
                         "sentence": "It waits for a machine.",
-                        "reasons": [{"instance": "i-1", "sentence": "is full"}],
+                        "reasons": [{"instance": "i", "name": "i-1", "sentence": "is full"}],
                         "more": 0,
                     },
                 )

@@ -151,8 +151,11 @@ def test_events_tell_the_story(real: Real) -> None:
 
 def test_machines_and_fleets(real: Real) -> None:
     (instance,) = json.loads(real("instances", "--json").stdout)
-    assert instance["id"].encode() in real("instances").stdout
-    assert b"local" in real("instances", instance["id"]).stdout
+    assert real("instances").stdout.decode().splitlines()[1].split()[0] == instance["name"]
+    for ref in (instance["id"], instance["name"]):
+        assert json.loads(real("instances", ref, "--json").stdout)["id"] == instance["id"]
+    assert f"free cpu     {instance['free']['cpu']:g} of" in real("instances", instance["name"]).stdout.decode()
+    assert real("instances", "local-0").returncode == 1
     assert b"local" in real("fleets").stdout
     assert json.loads(real("fleets", "local", "--json").stdout)["name"] == "local"
 

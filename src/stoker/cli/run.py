@@ -63,7 +63,7 @@ def show(run: Json, now: float) -> None:
                 f"{job['replica']}-{job['node']}",
                 job["status"],
                 job["submission"],
-                job["instance"],
+                job.get("instance_name") or job["instance"],
                 lasted(job, now),
                 exit_of(job),
                 job["message"] or job["termination_reason"],
@@ -114,7 +114,7 @@ def why(session: Session, run: str, as_json: bool) -> None:
         return
     screen.out(told["sentence"])
     for reason in told["reasons"]:
-        screen.out(f"  {reason['instance']}: {reason['sentence']}")
+        screen.out(f"  {reason['name']}: {reason['sentence']}")
     if told["more"]:
         screen.out(f"  … and {told['more']} more")
 

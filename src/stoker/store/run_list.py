@@ -59,7 +59,7 @@ VERSIONS = "SELECT id, version FROM run WHERE id = ANY ($1::uuid[])"
 
 _JOB_COLUMNS = """
 id, run_id, replica, node, attempt, state, entered_at, submitted_at, running_at, instance_id, reason, message,
-exit_code, exit_signal, unreachable_since
+exit_code, exit_signal, unreachable_since, (SELECT backend FROM instance WHERE instance.id = job.instance_id) AS backend
 """
 
 JOBS = f"""
@@ -151,6 +151,8 @@ class ListedJob(NamedTuple):
     exit_code: int | None = None
     exit_signal: int | None = None
     unreachable_since: float | None = None
+    backend: str | None = None
+    """Of its instance."""
 
 
 @dataclass(frozen=True, slots=True)

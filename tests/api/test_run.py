@@ -323,3 +323,22 @@ async def test_names_with_odd_characters_are_refused_everywhere(api: Apis, name:
             assert name or answer.status
         assert (await a.admin.post("/api/users", {"name": name})).status == 422
         assert (await a.admin.post("/api/projects", {"name": name})).status == 422
+
+
+async def test_a_run_is_found_by_the_beginning_of_its_id(api: Apis) -> None:
+    """Two runs had the same name, and the older one is meant."""
+    async with api() as a:
+        await a.host()
+        ids = []
+        for _ in range(2):
+            ids.append((await submit(a.admin, name="train"))["id"])
+            await until(a.admin, ids[-1], "DONE")
+        for ref in (ids[0][:13], ids[0][:13].upper(), ids[0].replace("-", "")[:12], ids[0]):
+            assert (await a.admin.get(f"{RUNS}/{ref}")).body["id"] == ids[0], ref
+        assert (await a.admin.get(f"{RUNS}/train")).body["id"] == ids[1]
+        assert (await a.admin.get(f"{RUNS}/{ids[0][:13]}/events")).status == 200
+        several = await a.admin.get(f"{RUNS}/{ids[0][:4]}")
+        assert (several.status, several.code) == (409, "ambiguous")
+        assert all(f"{id} (train)" in several.body["error"]["hint"] for id in ids)
+        for ref in ("ffff-", "01", ids[0][:12] + "-", "0" * 33, ids[0][:13] + "x", "9999"):
+            assert (await a.admin.get(f"{RUNS}/{ref}")).status == 404, ref

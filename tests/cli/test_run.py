@@ -23,6 +23,17 @@ def test_ps_lists_what_has_not_finished(stoker: Stoker, fake: Fake) -> None:
     assert [each["name"] for each in json.loads(stoker("ps", "-a", "--json").stdout)] == ["old", "train"]
 
 
+def test_runs_that_share_a_name_are_told_apart_by_their_ids(stoker: Stoker, fake: Fake) -> None:
+    ids = [f"0199d4c2-7f3{digit}-7000-8000-000000000000" for digit in "ab"]
+    fake.runs = {id: run("train", id=id) for id in ids}
+    lines = stoker("ps", "-a").stdout.decode().splitlines()
+    assert lines[0].split()[:3] == ["NAME", "ID", "STATUS"]
+    assert [line.split()[1] for line in lines[1:]] == ["0199d4c2-7f3a", "0199d4c2-7f3b"]
+    fake.runs["x"] = run("other", id="0199d4c2-7f3b-7001-8000-000000000000")
+    longer = stoker("ps", "-a").stdout.decode().splitlines()
+    assert [line.split()[1] for line in longer[2:]] == ["0199d4c2-7f3b-7000", "0199d4c2-7f3b-7001"]
+
+
 def test_ps_says_when_there_is_nothing(stoker: Stoker) -> None:
     told = stoker("ps")
     assert (told.returncode, told.stdout) == (0, b"")

@@ -25,7 +25,7 @@ runs_argument = click.argument("runs", metavar="RUN...", nargs=-1, shell_complet
 @json_option
 @pass_session
 def get(session: Session, run: str, as_json: bool) -> None:
-    """Show one run with its jobs: the latest of that name, or the one with that id."""
+    """Show one run with its jobs: the latest of that name, or the one whose id begins so."""
     from stoker.client import run as runs
 
     with suggesting(session, run):
@@ -179,7 +179,7 @@ def confirm(question: str, yes: bool, *, default: bool = False) -> None:
 @json_option
 @pass_session
 def delete(session: Session, runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Delete finished runs and their logs, for good: of each name the latest, or the one with that id."""
+    """Delete finished runs and their logs, for good: of each name the latest, or the one whose id begins so."""
     from stoker.client import run
 
     if not runs:

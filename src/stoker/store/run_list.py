@@ -47,6 +47,12 @@ WHERE spec.project_id = $1 AND spec.name = $2 AND spec.deleted_at IS NULL
 ORDER BY spec.run_id DESC LIMIT 1
 """
 
+BETWEEN = f"""
+SELECT {_COLUMNS}, spec.configuration FROM run_spec AS spec JOIN run ON run.id = spec.run_id
+WHERE spec.project_id = $1 AND spec.run_id BETWEEN $2 AND $3 AND spec.deleted_at IS NULL
+ORDER BY spec.run_id DESC LIMIT $4
+"""
+
 STANDING = """
 SELECT run.name FROM run
 WHERE project_id = $1 AND name = ANY ($2::text[]) AND state NOT IN ('TERMINATED', 'FAILED', 'DONE')
@@ -205,6 +211,11 @@ async def latest(tx: Connection, project_id: ProjectId, name: str) -> Listed | N
     """The run of that name that was submitted last."""
     row = await tx.fetchrow(LATEST, project_id, name)
     return read(row) if row else None
+
+
+async def between(tx: Connection, project_id: ProjectId, first: UUID, last: UUID, limit: int) -> list[Listed]:
+    """Those whose ids are not outside of these two, newest first."""
+    return [read(row) for row in await tx.fetch(BETWEEN, project_id, first, last, limit)]
 
 
 async def standing(tx: Connection, project_id: ProjectId, names: Collection[str]) -> str | None:

@@ -94,7 +94,9 @@ class StopMany(Model):
         }
     )
 
-    runs: tuple[str, ...] = Field(default=(), max_length=MOST_RUNS_AT_ONCE, description="Names or ids.")
+    runs: tuple[str, ...] = Field(
+        default=(), max_length=MOST_RUNS_AT_ONCE, description="Names, or ids or their beginnings."
+    )
     all: bool = Field(default=False, description="Every unfinished run of the project that you may stop.")
     abort: bool = False
 

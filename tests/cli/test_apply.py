@@ -8,7 +8,7 @@ import pytest
 
 from stoker.client import configuration
 from stoker.wire import configuration as wire
-from tests.cli.conftest import ROOT, Stoker
+from tests.cli.conftest import ROOT, Stoker, call
 from tests.cli.fake import Fake, run
 from tests.cli.terminal import terminal
 
@@ -98,6 +98,26 @@ def test_what_the_server_refuses_is_said_with_its_line(stoker: Stoker, fake: Fak
     said = told.stderr.decode()
     assert f"{file}: line 2: comands: there is no such key here. Did you mean commands?" in said
     assert f"{file}: line 5: resources.memry: there is no such key here. Did you mean memory?" in said
+
+
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:1"])
+def test_without_a_server_what_is_wrong_with_the_file_is_said_first(environ: dict[str, str], url: str) -> None:
+    """On a train: the file can be mended there, the server cannot."""
+    environ |= {"STOKER_URL": url} if url else {}
+    told = call(environ, "apply", "-y", "-f", "-", stdin=b"type: task\ncomands: [x]\npriority: high\n")
+    assert told.returncode == 1
+    assert b"stdin: line 2: comands: there is no such key here. Did you mean commands?" in told.stderr
+    assert b"stdin: line 3: priority: expected a whole number" in told.stderr
+    good = call(environ, "apply", "-y", "-f", "-", stdin=HELLO)
+    assert good.returncode == 1
+    assert (b"cannot be reached" if url else b"No server is configured") in good.stderr
+
+
+def test_a_type_that_is_planned_is_no_mistake_in_spelling(environ: dict[str, str]) -> None:
+    told = call(environ, "apply", "-y", "-f", "-", stdin=b"type: service\nport: 80\n")
+    assert told.stderr.startswith(
+        b"Error: stdin: line 1: type: service is planned and not there yet. The type that works"
+    )
 
 
 def test_what_only_the_server_refuses_is_said_as_it_says_it(stoker: Stoker, fake: Fake) -> None:

@@ -90,6 +90,10 @@ def test_a_key_without_a_value_is_not_given() -> None:
     [
         ("type: task\ncommand: [x]", 2, "command", "no such key", "Did you mean commands?"),
         ("type: tusk\ncommands: [x]", 1, "type", "expected 'task', got 'tusk'", "Did you mean task?"),
+        ("image: x\ntype: service\nport: 80", 2, "type", "service is planned and not there yet", "today is task"),
+        ("type: dev-environment", 1, "type", "planned and not there yet", "today is task"),
+        ("commands: [x]\ntype: fleet", 2, "type", "planned and not there yet", "today is task"),
+        ("type: volume\nname: X_1", 1, "type", "planned and not there yet", "today is task"),
         ("commands: [x]", 1, "type", "it is missing", ""),
         ("type: task", 1, "commands", "it is missing", ""),
         ("type: task\ncommands: []", 2, "commands", "at least 1", ""),

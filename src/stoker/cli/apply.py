@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 import uuid
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -14,7 +14,7 @@ from stoker.cli.command import F, Session, command, json_option, pass_session
 from stoker.cli.printer import Printer
 from stoker.cli.run import confirm
 from stoker.client import run as runs
-from stoker.client.client import Json
+from stoker.client.client import Json, Unreachable
 from stoker.client.configuration import explained, filled, read, unset
 from stoker.core.errors import Conflict, UserError
 from stoker.core.limits import MOST_FILE_BYTES
@@ -23,6 +23,8 @@ MOST_SHOWN = 8
 """Lines of commands in a plan; a file of a hundred is not shown again."""
 REFUSED = ("configuration", "invalid", "yaml")
 """What the server says of a configuration that it does not understand."""
+UNASKED: Final = ("unreachable", "timeout", "not_configured")
+"""No server has looked at it. What is wrong with the file is said first: it has to be mended in any case."""
 
 
 def run_options(function: F) -> F:
@@ -71,8 +73,8 @@ def apply(
     configuration = read(text, where, os.environ) | ({"name": name} if name else {})
     try:
         plan = runs.plan(session.client, configuration)
-    except UserError as error:
-        if error.code not in REFUSED:
+    except (UserError, Unreachable) as error:
+        if error.code not in REFUSED and error.code not in UNASKED:
             raise
         raise explained(text, where, os.environ) or error from None
     if not as_json:

@@ -43,6 +43,10 @@ AS_WRITTEN: Final = ("commands", "setup", "env")
 """Keys below which a number or `true` is the text that stands there: `- true` is a command."""
 
 
+PLANNED: Final = ("service", "dev-environment", "fleet", "volume", "gateway", "secret")
+"""Types that will come. Whoever writes one made no mistake in spelling, and nothing else in the file is judged."""
+
+
 def _refused(what: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError("refused", "{what}", {"what": what, "hint": hint})
 
@@ -200,6 +204,10 @@ class TaskConfiguration(Model):
         """A key without a value is not given."""
         if not isinstance(given, dict):
             return given
+        if (type_ := given.get("type")) in PLANNED:
+            hint = "The type that works today is task; the README says what is there and what is not."
+            told = {"what": f"{type_} is planned and not there yet", "hint": hint, "at": ("type",)}
+            raise PydanticCustomError("refused", "{what}", told)
         return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
 
 

@@ -86,6 +86,34 @@ def test_why_says_it_in_a_sentence(stoker: Stoker, fake: Fake) -> None:
     assert json.loads(stoker("why", "train", "--json").stdout)["reasons"]
 
 
+def event(seq: int, **said: Any) -> dict[str, Any]:
+    told = {"seq": seq, "at": "2026-05-01T12:00:00.5Z", "run": "train", "kind": "job", "event": "Placed", "by": ""}
+    return told | {"source": "SUBMITTED", "target": "PROVISIONING", "message": ""} | said
+
+
+def test_events_are_a_table_also_as_they_come(stoker: Stoker, fake: Fake) -> None:
+    """Somebody follows them and reads, with the header, which is the status and who asked for it."""
+    fake.add(run("train"))
+    fake.events = [event(1), event(2, kind="run", source="RUNNING", target="TERMINATING", by="ann", message="asked to")]
+    for args in (["events"], ["events", "-f"]):
+        lines = stoker(*args, "train").stdout.decode().splitlines()
+        assert lines[0].replace("TIME (", "TIME(").split()[1:] == ["WHAT", "EVENT", "STATUS", "BY", "MESSAGE"], lines[0]
+        for name, text in (("WHAT", "run"), ("STATUS", "RUNNING → TERM"), ("BY", "ann"), ("MESSAGE", "asked to")):
+            assert lines[2][lines[0].index(name) :].startswith(text), args
+
+
+def test_people_are_told_their_own_time_and_programs_that_of_the_world(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("train"))
+    fake.events = [event(1)]
+    here = {"TZ": "CET-1CEST,M3.5.0,M10.5.0/3"}
+    assert "submitted  2026-05-01 14:00:00 CEST (" in stoker("get", "train", **here).stdout.decode()
+    assert json.loads(stoker("get", "train", "--json", **here).stdout)["submitted_at"] == "2026-05-01T12:00:00Z"
+    header, line = stoker("events", "train", **here).stdout.decode().splitlines()
+    assert header.startswith(("TIME (CET)", "TIME (CEST)"))
+    assert line.startswith("2026-05-01 14:00:00  job")
+    assert json.loads(stoker("events", "train", "--json", **here).stdout)[0]["at"] == "2026-05-01T12:00:00.5Z"
+
+
 def test_stop_takes_several_names(stoker: Stoker, fake: Fake) -> None:
     fake.add(run("a", **RUNNING), run("b", **RUNNING), run("c", **RUNNING))
     told = stoker("stop", "a", "b", "--abort", "--json")

@@ -38,7 +38,7 @@ def instances(session: Session, instance: str | None, as_json: bool) -> None:
     if as_json:
         screen.show_json_list(found)
     elif rows := [_row(one, session.now()) for one in found]:
-        screen.out(screen.table(HEADERS, rows))
+        screen.out(screen.table(HEADERS, rows, spare=("SINCE", "FLEET", "JOBS", "MESSAGE")))
     else:
         screen.note("There are no instances; `stoker up` makes one of this machine.")
 

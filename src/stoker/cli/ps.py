@@ -1,5 +1,6 @@
 """`stoker ps`: the runs at a glance."""
 
+import shutil
 import sys
 import time
 from typing import Final
@@ -12,6 +13,7 @@ from stoker.client.client import Json
 from stoker.core.errors import Unavailable
 
 HEADERS: Final = ("NAME", "STATUS", "SUBMITTED", "TOOK", "EXIT", "USER", "MESSAGE")
+SPARE: Final = ("USER", "TOOK", "SUBMITTED", "EXIT", "MESSAGE")
 LATEST: Final = 50
 """How many runs `-a` shows to a person who does not say how many; programs get them all."""
 ID_CHARS: Final = (13, 18, 23)
@@ -83,7 +85,7 @@ def _table(runs: list[Json], now: float) -> str:
         )
         for run in runs
     ]
-    return screen.table((HEADERS[0], *(["ID"] if ids else []), *HEADERS[1:]), rows)
+    return screen.table((HEADERS[0], *(["ID"] if ids else []), *HEADERS[1:]), rows, spare=SPARE)
 
 
 def _ids(runs: list[Json]) -> int:
@@ -91,6 +93,15 @@ def _ids(runs: list[Json]) -> int:
     if len({run["name"] for run in runs}) == len(runs):
         return 0
     return next((most for most in ID_CHARS if len({run["id"][:most] for run in runs}) == len(runs)), 36)
+
+
+def _window(runs: list[Json], now: float) -> str:
+    """As many as the terminal has lines for: what is scrolled out at the top could not be drawn anew."""
+    if not runs:
+        return "No run is unfinished."
+    room = max(3, shutil.get_terminal_size().lines - 2)
+    lines = _table(runs, now).splitlines()
+    return "\n".join(lines if len(lines) <= room else [*lines[: room - 1], f"… and {len(lines) - room + 1} more"])
 
 
 def _watch(session: Session, filters: dict[str, object], most: int, as_json: bool) -> None:
@@ -103,7 +114,7 @@ def _watch(session: Session, filters: dict[str, object], most: int, as_json: boo
     live = sys.stdout.isatty() and not as_json
     while True:
         if live:
-            screen.out(HOME_AND_CLEAR + (_table(runs, session.now()) if runs else "No run is unfinished."))
+            screen.out(HOME_AND_CLEAR + _window(runs, session.now()))
         elif runs != before:
             if as_json:
                 import json

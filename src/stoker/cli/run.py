@@ -71,7 +71,7 @@ def show(run: Json, now: float) -> None:
             for job in jobs
         ]
         screen.out()
-        screen.out(screen.table(headers, rows))
+        screen.out(screen.table(headers, rows, spare=("SUBMISSION", "TOOK", "INSTANCE")))
 
 
 def _told(time: str | None, now: float) -> str:

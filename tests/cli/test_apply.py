@@ -144,6 +144,20 @@ def test_a_file_that_is_not_there(stoker: Stoker) -> None:
     assert b"gone.yaml cannot be read: No such file" in told.stderr
 
 
+def test_a_file_without_its_flag_is_told_how(stoker: Stoker, fake: Fake) -> None:
+    for args, says in ((["hello.yaml"], b"stoker apply -f hello.yaml"), ([], b"stoker apply -f FILE")):
+        told = stoker("apply", *args)
+        assert (told.returncode, fake.asked) == (2, [])
+        assert says in told.stderr
+
+
+def test_what_is_wrong_with_a_flag_is_said_without_the_request_around_it(stoker: Stoker, fake: Fake) -> None:
+    wrong = "configuration.name: expected a name, got 'X'."
+    fake.answers = [(422, {}, {"error": {"code": "configuration", "message": wrong, "hint": "Did you mean x?"}})]
+    told = stoker("run", "--name", "X", "--", "true")
+    assert told.stderr == b"Error: name: expected a name, got 'X'.\n  Did you mean x?\n"
+
+
 def test_an_unfinished_run_of_the_same_name_is_not_replaced(stoker: Stoker, fake: Fake) -> None:
     plan = {"action": "refuse", "sentence": "Run hello is not finished.", "name": "hello", "expected": None}
     fake.answers = [(200, {}, plan)]

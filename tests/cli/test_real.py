@@ -143,6 +143,9 @@ def test_events_tell_the_story(real: Real) -> None:
     real("run", "--name", "story", "--", "true")
     told = json.loads(real("events", "story", "--json").stdout)
     assert [one["target"] for one in told if one["kind"] == "run"][-1] == "DONE"
+    (instance,) = json.loads(real("instances", "--json").stdout)
+    assert [one["message"] for one in told if one["event"] == "Placed"] == [f"on {instance['name']}"]
+    assert all(one["at"].endswith("Z") for one in told)
     followed = [json.loads(line) for line in real("events", "-f", "story", "--json").stdout.splitlines()]
     assert followed == told
     assert b"DONE" in real("events", "story").stdout

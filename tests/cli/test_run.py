@@ -86,6 +86,20 @@ def test_why_says_it_in_a_sentence(stoker: Stoker, fake: Fake) -> None:
     assert json.loads(stoker("why", "train", "--json").stdout)["reasons"]
 
 
+def test_why_does_not_say_it_twice(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("train", **RUNNING))
+    fake.sentence = "train waits: needs 2 CPUs, i-1 has 1 of 2 CPUs free."
+    assert stoker("why", "train").stdout.decode().splitlines() == [fake.sentence]
+
+
+@pytest.mark.parametrize("ref", ["", "..", "a/b", "--", " "])
+def test_what_can_be_no_run_is_not_asked_for(stoker: Stoker, fake: Fake, ref: str) -> None:
+    for args in (["get"], ["stop"], ["events"], ["wait"]):
+        told = stoker(*args, "--", ref)
+        assert (told.returncode, fake.asked) == (2, [])
+        assert f"{ref!r} is no name of a run, and no id.".encode() in told.stderr
+
+
 def event(seq: int, **said: Any) -> dict[str, Any]:
     told = {"seq": seq, "at": "2026-05-01T12:00:00.5Z", "run": "train", "kind": "job", "event": "Placed", "by": ""}
     return told | {"source": "SUBMITTED", "target": "PROVISIONING", "message": ""} | said

@@ -47,7 +47,8 @@ def run_options(function: F) -> F:
     make-task | stoker apply -y -f -          # YAML or JSON from a program
     """,
 )
-@click.option("-f", "--file", metavar="FILE", required=True, help="YAML or JSON; - reads stdin.")
+@click.option("-f", "--file", metavar="FILE", help="YAML or JSON; - reads stdin.")
+@click.argument("stray", metavar="", nargs=-1)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("-n", "--name", metavar="NAME", help="Instead of the name in the file.")
 @click.option("--dry-run", is_flag=True, help="Show what would happen, and do nothing.")
@@ -55,7 +56,8 @@ def run_options(function: F) -> F:
 @pass_session
 def apply(
     session: Session,
-    file: str,
+    file: str | None,
+    stray: tuple[str, ...],
     yes: bool,
     name: str | None,
     dry_run: bool,
@@ -69,6 +71,8 @@ def apply(
     else 0 done, 100 failed, 101 left before its end, 102 not found, 103 stopped. Ctrl-C asks whether to leave it
     running or to stop it.
     """
+    if file is None or stray:
+        raise click.UsageError(f"Name one file with -f: stoker apply -f {stray[0] if stray else 'FILE'}")
     text, where = _text(file), "stdin" if file == "-" else file
     configuration = read(text, where, os.environ) | ({"name": name} if name else {})
     try:
@@ -181,7 +185,7 @@ def submit(
     key = str(uuid.uuid4())
     if not detach:
         _attend(session, configuration, expected, key, timestamps, as_json)
-    submitted = runs.submit(session.client, configuration, expected=expected, key=key)
+    submitted = _submitted(session, configuration, expected, key)
     if as_json:
         screen.show_json(submitted)
     else:
@@ -189,11 +193,22 @@ def submit(
         screen.note(f"`stoker logs -f {submitted['name']}` shows its log.")
 
 
+def _submitted(session: Session, configuration: Json, expected: Json | None, key: str) -> Json:
+    try:
+        return runs.submit(session.client, configuration, expected=expected, key=key)
+    except UserError as error:
+        if error.code not in REFUSED:
+            raise
+        # Where the server found it in the request means nothing to who typed flags.
+        sentence, hint = (said.replace("configuration.", "") for said in (error.sentence, error.hint))
+        raise UserError(sentence, hint=hint, code=error.code) from None
+
+
 def _attend(
     session: Session, configuration: Json, expected: Json | None, key: str, timestamps: bool, as_json: bool
 ) -> NoReturn:
     with Interrupts() as interrupts:
-        submitted = runs.submit(session.client, configuration, expected=expected, key=key)
+        submitted = _submitted(session, configuration, expected, key)
         if not as_json:
             screen.note(f"{submitted['name']} is submitted. Ctrl-C leaves or stops it.")
         printer = None if as_json else Printer(timestamps=timestamps)

@@ -12,7 +12,7 @@ from stoker.client.client import Json
 
 HEADERS: Final = ("WHAT", "EVENT", "STATUS", "BY", "MESSAGE")
 """Behind the time."""
-SPARE: Final = ("WHAT", "BY", "EVENT")
+SPARE: Final = ("BY", "WHAT", "EVENT")
 WIDTHS: Final = (19, 4, 14, 26, 5, 40)
 """To begin with, where it is not known yet what will come."""
 
@@ -48,7 +48,7 @@ def events(session: Session, run: str, follow: bool, as_json: bool) -> None:
             return
         runs.get(session.client, run)
         away = Away()
-        columns = screen.Columns(_headers(), WIDTHS, spare=SPARE)
+        columns = screen.Columns(_headers(), WIDTHS, spare=SPARE, least=8)
         if not as_json:
             screen.out(columns.header())
         for one in event.follow(session.client, run, away):

@@ -6,11 +6,20 @@ from contextlib import suppress
 import click
 
 from stoker.cli import exits, moment, screen
-from stoker.cli.command import Session, command, complete_run, json_option, pass_session, run_argument, suggesting
+from stoker.cli.command import (
+    Session,
+    command,
+    complete_run,
+    json_option,
+    known_form,
+    pass_session,
+    run_argument,
+    suggesting,
+)
 from stoker.client.client import Json
 from stoker.core.errors import NotFound, StokerError, Unavailable, UserError
 
-runs_argument = click.argument("runs", metavar="RUN...", nargs=-1, shell_complete=complete_run)
+runs_argument = click.argument("runs", metavar="RUN...", nargs=-1, shell_complete=complete_run, callback=known_form)
 
 
 @command(
@@ -113,7 +122,10 @@ def why(session: Session, run: str, as_json: bool) -> None:
         screen.show_json(told)
         return
     screen.out(told["sentence"])
-    for reason in told["reasons"]:
+    reasons = told["reasons"]
+    if len(reasons) == 1 and reasons[0]["name"] in told["sentence"]:
+        return  # it was just said
+    for reason in reasons:
         screen.out(f"  {reason['name']}: {reason['sentence']}")
     if told["more"]:
         screen.out(f"  … and {told['more']} more")

@@ -116,9 +116,10 @@ class Columns:
         widths: Sequence[int],
         *,
         spare: Sequence[str] = (),
+        least: int = LEAST_LAST,
         stream: TextIO | None = None,
     ) -> None:
-        self._headers, self._to = list(headers), stream or sys.stdout
+        self._headers, self._least, self._to = list(headers), least, stream or sys.stdout
         self._widths = [max(len(name), least) for name, least in zip(headers, widths, strict=True)]
         self._kept = list(range(len(headers)))
         self._room = columns(self._to) if self._to.isatty() else 0
@@ -140,12 +141,12 @@ class Columns:
         if not self._room:
             return 0
         *others, last = (self._widths[column] for column in self._kept)
-        return sum(others) + (min(last, LEAST_LAST) if cut else last) + len(GAP) * len(others) - self._room
+        return sum(others) + (min(last, self._least) if cut else last) + len(GAP) * len(others) - self._room
 
     def _line(self, cells: Sequence[str], dress: Callable[[str], str]) -> str:
         widths = {column: self._widths[column] for column in self._kept}
         over = self._over()
-        for column, least in ((self._kept[-1], LEAST_LAST), (self._kept[0], LEAST_FIRST)):
+        for column, least in ((self._kept[-1], self._least), (self._kept[0], LEAST_FIRST)):
             narrower = max(min(least, widths[column]), widths[column] - max(0, over))
             over -= widths[column] - narrower
             widths[column] = narrower

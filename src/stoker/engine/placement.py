@@ -116,7 +116,8 @@ class _Hands:
         attempt = self._attempts[job]
         if instance.state is S.PENDING:
             return Reserved(instance.id, blocks, attempt=attempt)
-        return Placed(instance.id, blocks, owned=instance.owned, shim=instance.shim, attempt=attempt)
+        where = instance_name(instance.backend, instance.id)
+        return Placed(instance.id, blocks, owned=instance.owned, shim=instance.shim, where=where, attempt=attempt)
 
     def _launch(self, launch: Launch) -> None:
         """The row first, the provider later: what a crash leaves behind is found by our id."""

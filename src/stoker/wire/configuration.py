@@ -6,6 +6,7 @@ is wrong is refused with its line, its key, what was expected and the nearest va
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal
@@ -36,7 +37,7 @@ from stoker.wire.env import Env, bare, filled
 from stoker.wire.model import Invalid, Model, Problem
 from stoker.wire.name import EXPECTED as EXPECTED_NAME
 from stoker.wire.name import is_name
-from stoker.wire.problem import path_of, problems_of
+from stoker.wire.problem import described, path_of, problems_of
 
 CODE: Final = "configuration"
 AS_WRITTEN: Final = ("commands", "setup", "env")
@@ -65,7 +66,9 @@ def _command(text: str) -> str:
 
 def _name(text: str) -> str:
     if not is_name(text):
-        raise _refused(f"expected {EXPECTED_NAME}")
+        like = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") if text.isascii() else ""
+        hint = f"Did you mean {like}?" if is_name(like) else ""
+        raise _refused(f"expected {EXPECTED_NAME}, got {described(text)}", hint)
     return text
 
 

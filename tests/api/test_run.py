@@ -2,10 +2,11 @@
 
 import asyncio
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
+from stoker.core.ids import instance_name
 from tests.api.conftest import Api, Apis, Client, Json, eventually, task
 
 RUNS = "/api/projects/main/runs"
@@ -126,7 +127,9 @@ async def test_a_plan_says_where_it_would_go_or_why_not(api: Apis) -> None:
         large = task(resources={"cpu": 64})
         never = (await a.admin.post(f"{RUNS}/plan", {"configuration": large})).body
         assert (never["action"], never["why"]["code"]) == ("queue", "impossible")
-        assert never["why"]["reasons"] == [{"instance": host, "sentence": "needs 64 of cpu, has 2"}]
+        name = instance_name("local", UUID(host))
+        assert fits["sentence"] == f"It would start at once on {name}."
+        assert never["why"]["reasons"] == [{"instance": host, "name": name, "sentence": "needs 64 CPUs, has 2"}]
         fails = (await a.admin.post(f"{RUNS}/plan", {"configuration": large | {"on_no_capacity": "fail"}})).body
         assert fails["action"] == "fail"
         await submit(a.admin, name="train")
@@ -144,8 +147,15 @@ async def test_why_a_run_waits_is_said_when_it_is_asked(api: Apis) -> None:
         await submit(a.admin, name="late", resources={"cpu": 1})
         why = (await a.admin.get(f"{RUNS}/late/why")).body
         assert why["code"] == "busy"
-        assert why["sentence"].startswith("late waits: ")
-        assert why["reasons"][0]["instance"] == host
+        name = instance_name("local", UUID(host))
+        assert why["sentence"] == f"late waits: needs 1 CPU, {name} has 0 of 2 CPUs free."
+        assert (why["reasons"][0]["instance"], why["reasons"][0]["name"]) == (host, name)
+        (job,) = (await a.admin.get(f"{RUNS}/all")).body["jobs"]
+        assert (job["instance"], job["instance_name"]) == (host, name)
+        (shown,) = (await a.admin.get("/api/projects/main/instances")).body["items"]
+        assert (shown["name"], shown["free"]["cpu"], shown["resources"]["cpu"]) == (name, 0, 2)
+        assert (await a.admin.get(f"/api/projects/main/instances/{name}")).body["id"] == host
+        assert (await a.admin.get("/api/projects/main/instances/local-x")).code == "not_found"
         assert (why["place"], why["waiting"]) == (1, 1)
         assert (await a.admin.get(f"{RUNS}/all/why")).body["code"] == "not_waiting"
 
@@ -313,3 +323,22 @@ async def test_names_with_odd_characters_are_refused_everywhere(api: Apis, name:
             assert name or answer.status
         assert (await a.admin.post("/api/users", {"name": name})).status == 422
         assert (await a.admin.post("/api/projects", {"name": name})).status == 422
+
+
+async def test_a_run_is_found_by_the_beginning_of_its_id(api: Apis) -> None:
+    """Two runs had the same name, and the older one is meant."""
+    async with api() as a:
+        await a.host()
+        ids = []
+        for _ in range(2):
+            ids.append((await submit(a.admin, name="train"))["id"])
+            await until(a.admin, ids[-1], "DONE")
+        for ref in (ids[0][:13], ids[0][:13].upper(), ids[0].replace("-", "")[:12], ids[0]):
+            assert (await a.admin.get(f"{RUNS}/{ref}")).body["id"] == ids[0], ref
+        assert (await a.admin.get(f"{RUNS}/train")).body["id"] == ids[1]
+        assert (await a.admin.get(f"{RUNS}/{ids[0][:13]}/events")).status == 200
+        several = await a.admin.get(f"{RUNS}/{ids[0][:4]}")
+        assert (several.status, several.code) == (409, "ambiguous")
+        assert all(f"{id} (train)" in several.body["error"]["hint"] for id in ids)
+        for ref in ("ffff-", "01", ids[0][:12] + "-", "0" * 33, ids[0][:13] + "x", "9999"):
+            assert (await a.admin.get(f"{RUNS}/{ref}")).status == 404, ref

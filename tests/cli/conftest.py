@@ -23,7 +23,9 @@ def fake() -> Iterator[Fake]:
 
 def bare_environ() -> dict[str, str]:
     """Nothing of the person who runs the tests."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "NO_COLOR"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "NO_COLOR", "COLUMNS"))
+    }
     return {**kept, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"}
 
 

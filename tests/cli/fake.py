@@ -68,6 +68,10 @@ class Fake:
         self.runs: dict[str, dict[str, Any]] = {}
         self.log = b""
         self.complete = True
+        self.sentence = "It waits for a machine."
+        """Why every run waits."""
+        self.events: list[dict[str, Any]] = []
+        """Of every run."""
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
         """Method, path with query, and body."""
         self.keys: list[str] = []
@@ -172,11 +176,15 @@ class Handler(BaseHTTPRequestHandler):
                 return self._answer(
                     200,
                     {
-                        "sentence": "It waits for a machine.",
-                        "reasons": [{"instance": "i-1", "sentence": "is full"}],
+                        "sentence": fake.sentence,
+                        "reasons": [{"instance": "i", "name": "i-1", "sentence": "is full"}],
                         "more": 0,
                     },
                 )
+            case "GET", ["events"]:
+                return self._answer(200, {"items": fake.events, "next_cursor": None})
+            case "GET", ["events", "follow"]:
+                return self._tell()
             case "GET", ["logs"]:
                 return self._logs(int(query.get("offset", 0)))
             case "GET", ["logs", "follow"]:
@@ -246,6 +254,15 @@ class Handler(BaseHTTPRequestHandler):
         # In the middle of the next event.
         self._chunk(b"id: %d\nda" % offset)
         self.close_connection = True
+
+    def _tell(self) -> None:
+        told = b"".join(b"id: %d\ndata: %s\n\n" % (one["seq"], json.dumps(one).encode()) for one in self.fake.events)
+        body = told + b"event: end\ndata: {}\n\n"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))

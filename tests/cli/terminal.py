@@ -54,9 +54,13 @@ class Terminal:
 
 
 @contextmanager
-def terminal(env: dict[str, str], *args: str, stdout: int | None = None) -> Iterator[Terminal]:
-    """The command has the terminal as stdin and stderr, and as stdout unless another is given."""
+def terminal(
+    env: dict[str, str], *args: str, stdout: int | None = None, size: tuple[int, int] | None = None
+) -> Iterator[Terminal]:
+    """The command has it as stdin and stderr, and as stdout unless another is given. `size` is columns and lines."""
     master, slave = pty.openpty()
+    if size is not None:
+        termios.tcsetwinsize(slave, (size[1], size[0]))
 
     def control() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)

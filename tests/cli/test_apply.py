@@ -8,7 +8,7 @@ import pytest
 
 from stoker.client import configuration
 from stoker.wire import configuration as wire
-from tests.cli.conftest import ROOT, Stoker
+from tests.cli.conftest import ROOT, Stoker, call
 from tests.cli.fake import Fake, run
 from tests.cli.terminal import terminal
 
@@ -100,6 +100,26 @@ def test_what_the_server_refuses_is_said_with_its_line(stoker: Stoker, fake: Fak
     assert f"{file}: line 5: resources.memry: there is no such key here. Did you mean memory?" in said
 
 
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:1"])
+def test_without_a_server_what_is_wrong_with_the_file_is_said_first(environ: dict[str, str], url: str) -> None:
+    """On a train: the file can be mended there, the server cannot."""
+    environ |= {"STOKER_URL": url} if url else {}
+    told = call(environ, "apply", "-y", "-f", "-", stdin=b"type: task\ncomands: [x]\npriority: high\n")
+    assert told.returncode == 1
+    assert b"stdin: line 2: comands: there is no such key here. Did you mean commands?" in told.stderr
+    assert b"stdin: line 3: priority: expected a whole number" in told.stderr
+    good = call(environ, "apply", "-y", "-f", "-", stdin=HELLO)
+    assert good.returncode == 1
+    assert (b"cannot be reached" if url else b"No server is configured") in good.stderr
+
+
+def test_a_type_that_is_planned_is_no_mistake_in_spelling(environ: dict[str, str]) -> None:
+    told = call(environ, "apply", "-y", "-f", "-", stdin=b"type: service\nport: 80\n")
+    assert told.stderr.startswith(
+        b"Error: stdin: line 1: type: service is planned and not there yet. The type that works"
+    )
+
+
 def test_what_only_the_server_refuses_is_said_as_it_says_it(stoker: Stoker, fake: Fake) -> None:
     """A server of another version may know better."""
     fake.answers = [(422, {}, {"error": {"code": "configuration", "message": "Not here.", "hint": "Elsewhere."}})]
@@ -122,6 +142,20 @@ def test_a_file_that_is_not_there(stoker: Stoker) -> None:
     told = stoker("apply", "-y", "-f", "gone.yaml")
     assert told.returncode == 1
     assert b"gone.yaml cannot be read: No such file" in told.stderr
+
+
+def test_a_file_without_its_flag_is_told_how(stoker: Stoker, fake: Fake) -> None:
+    for args, says in ((["hello.yaml"], b"stoker apply -f hello.yaml"), ([], b"stoker apply -f FILE")):
+        told = stoker("apply", *args)
+        assert (told.returncode, fake.asked) == (2, [])
+        assert says in told.stderr
+
+
+def test_what_is_wrong_with_a_flag_is_said_without_the_request_around_it(stoker: Stoker, fake: Fake) -> None:
+    wrong = "configuration.name: expected a name, got 'X'."
+    fake.answers = [(422, {}, {"error": {"code": "configuration", "message": wrong, "hint": "Did you mean x?"}})]
+    told = stoker("run", "--name", "X", "--", "true")
+    assert told.stderr == b"Error: name: expected a name, got 'X'.\n  Did you mean x?\n"
 
 
 def test_an_unfinished_run_of_the_same_name_is_not_replaced(stoker: Stoker, fake: Fake) -> None:

@@ -157,6 +157,20 @@ def test_a_run_that_waits_says_why(connected: dict[str, str], fake: Fake) -> Non
         assert person.ends() == 0
 
 
+def test_on_a_narrow_terminal_the_whole_reason_is_there_and_then_gone(connected: dict[str, str], fake: Fake) -> None:
+    """Forty columns: it takes two lines, which are cleared before the log begins."""
+    fake.add(run("train", **RUNNING | {"status": "SUBMITTED", "started_at": None}))
+    fake.sentence = "train waits: needs 1 CPU and 4 GB of memory, local-9c41ab has 0.5 of 2 CPUs free."
+    fake.write()
+    with terminal({**connected, "NO_COLOR": "1"}, *HELLO, size=(40, 24)) as person:
+        person.wait_for(b"train waits: needs 1 CPU and 4 GB of\r\nmemory, local-9c41ab has 0.5 of 2 CPUs\r\nfree.")
+        fake.runs["train"]["status"] = "RUNNING"
+        fake.write(out(b"begun\n"))
+        person.wait_for(b"\r\x1b[2A\x1b[Jbegun")
+        end(fake)
+        assert person.ends() == 0
+
+
 def test_another_try_has_another_log(connected: dict[str, str], fake: Fake) -> None:
     """The first log is complete and the run goes on with a second submission."""
     fake.add(waiting := run("train", **RUNNING))

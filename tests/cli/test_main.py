@@ -196,3 +196,13 @@ def test_examples_in_the_help_name_files_that_exist() -> None:
         for word in getattr(one, "example", "").split():
             if word.startswith("examples/"):
                 assert (Path(ROOT) / word).exists(), word
+
+
+def test_output_that_cannot_be_written_is_no_mistake_of_ours(connected: dict[str, str], fake: Fake) -> None:
+    """`stoker ps > report` on a full disk, or `>&-`."""
+    fake.add(run("train", status="RUNNING"))
+    with open("/dev/full", "wb") as full:
+        told = subprocess.run(command("ps"), env=connected, stdout=full, stderr=subprocess.PIPE, cwd=ROOT, timeout=30)
+    assert (told.returncode, told.stderr) == (1, b"Error: It cannot be written: there is no space left.\n")
+    shell = ["sh", "-c", '"$@" >&- 2>&-', "sh", *command("ps")]
+    assert subprocess.run(shell, env=connected, cwd=ROOT, timeout=30).returncode == 0

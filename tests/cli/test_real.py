@@ -143,6 +143,9 @@ def test_events_tell_the_story(real: Real) -> None:
     real("run", "--name", "story", "--", "true")
     told = json.loads(real("events", "story", "--json").stdout)
     assert [one["target"] for one in told if one["kind"] == "run"][-1] == "DONE"
+    (instance,) = json.loads(real("instances", "--json").stdout)
+    assert [one["message"] for one in told if one["event"] == "Placed"] == [f"on {instance['name']}"]
+    assert all(one["at"].endswith("Z") for one in told)
     followed = [json.loads(line) for line in real("events", "-f", "story", "--json").stdout.splitlines()]
     assert followed == told
     assert b"DONE" in real("events", "story").stdout
@@ -151,8 +154,11 @@ def test_events_tell_the_story(real: Real) -> None:
 
 def test_machines_and_fleets(real: Real) -> None:
     (instance,) = json.loads(real("instances", "--json").stdout)
-    assert instance["id"].encode() in real("instances").stdout
-    assert b"local" in real("instances", instance["id"]).stdout
+    assert real("instances").stdout.decode().splitlines()[1].split()[0] == instance["name"]
+    for ref in (instance["id"], instance["name"]):
+        assert json.loads(real("instances", ref, "--json").stdout)["id"] == instance["id"]
+    assert f"free cpu     {instance['free']['cpu']:g} of" in real("instances", instance["name"]).stdout.decode()
+    assert real("instances", "local-0").returncode == 1
     assert b"local" in real("fleets").stdout
     assert json.loads(real("fleets", "local", "--json").stdout)["name"] == "local"
 

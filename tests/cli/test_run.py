@@ -23,6 +23,17 @@ def test_ps_lists_what_has_not_finished(stoker: Stoker, fake: Fake) -> None:
     assert [each["name"] for each in json.loads(stoker("ps", "-a", "--json").stdout)] == ["old", "train"]
 
 
+def test_runs_that_share_a_name_are_told_apart_by_their_ids(stoker: Stoker, fake: Fake) -> None:
+    ids = [f"0199d4c2-7f3{digit}-7000-8000-000000000000" for digit in "ab"]
+    fake.runs = {id: run("train", id=id) for id in ids}
+    lines = stoker("ps", "-a").stdout.decode().splitlines()
+    assert lines[0].split()[:3] == ["NAME", "ID", "STATUS"]
+    assert [line.split()[1] for line in lines[1:]] == ["0199d4c2-7f3a", "0199d4c2-7f3b"]
+    fake.runs["x"] = run("other", id="0199d4c2-7f3b-7001-8000-000000000000")
+    longer = stoker("ps", "-a").stdout.decode().splitlines()
+    assert [line.split()[1] for line in longer[2:]] == ["0199d4c2-7f3b-7000", "0199d4c2-7f3b-7001"]
+
+
 def test_ps_says_when_there_is_nothing(stoker: Stoker) -> None:
     told = stoker("ps")
     assert (told.returncode, told.stdout) == (0, b"")
@@ -73,6 +84,48 @@ def test_why_says_it_in_a_sentence(stoker: Stoker, fake: Fake) -> None:
     fake.add(run("train", **RUNNING))
     assert stoker("why", "train").stdout.decode().splitlines() == ["It waits for a machine.", "  i-1: is full"]
     assert json.loads(stoker("why", "train", "--json").stdout)["reasons"]
+
+
+def test_why_does_not_say_it_twice(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("train", **RUNNING))
+    fake.sentence = "train waits: needs 2 CPUs, i-1 has 1 of 2 CPUs free."
+    assert stoker("why", "train").stdout.decode().splitlines() == [fake.sentence]
+
+
+@pytest.mark.parametrize("ref", ["", "..", "a/b", "--", " "])
+def test_what_can_be_no_run_is_not_asked_for(stoker: Stoker, fake: Fake, ref: str) -> None:
+    for args in (["get"], ["stop"], ["events"], ["wait"]):
+        told = stoker(*args, "--", ref)
+        assert (told.returncode, fake.asked) == (2, [])
+        assert f"{ref!r} is no name of a run, and no id.".encode() in told.stderr
+
+
+def event(seq: int, **said: Any) -> dict[str, Any]:
+    told = {"seq": seq, "at": "2026-05-01T12:00:00.5Z", "run": "train", "kind": "job", "event": "Placed", "by": ""}
+    return told | {"source": "SUBMITTED", "target": "PROVISIONING", "message": ""} | said
+
+
+def test_events_are_a_table_also_as_they_come(stoker: Stoker, fake: Fake) -> None:
+    """Somebody follows them and reads, with the header, which is the status and who asked for it."""
+    fake.add(run("train"))
+    fake.events = [event(1), event(2, kind="run", source="RUNNING", target="TERMINATING", by="ann", message="asked to")]
+    for args in (["events"], ["events", "-f"]):
+        lines = stoker(*args, "train").stdout.decode().splitlines()
+        assert lines[0].replace("TIME (", "TIME(").split()[1:] == ["WHAT", "EVENT", "STATUS", "BY", "MESSAGE"], lines[0]
+        for name, text in (("WHAT", "run"), ("STATUS", "RUNNING → TERM"), ("BY", "ann"), ("MESSAGE", "asked to")):
+            assert lines[2][lines[0].index(name) :].startswith(text), args
+
+
+def test_people_are_told_their_own_time_and_programs_that_of_the_world(stoker: Stoker, fake: Fake) -> None:
+    fake.add(run("train"))
+    fake.events = [event(1)]
+    here = {"TZ": "CET-1CEST,M3.5.0,M10.5.0/3"}
+    assert "submitted  2026-05-01 14:00:00 CEST (" in stoker("get", "train", **here).stdout.decode()
+    assert json.loads(stoker("get", "train", "--json", **here).stdout)["submitted_at"] == "2026-05-01T12:00:00Z"
+    header, line = stoker("events", "train", **here).stdout.decode().splitlines()
+    assert header.startswith(("TIME (CET)", "TIME (CEST)"))
+    assert line.startswith("2026-05-01 14:00:00  job")
+    assert json.loads(stoker("events", "train", "--json", **here).stdout)[0]["at"] == "2026-05-01T12:00:00.5Z"
 
 
 def test_stop_takes_several_names(stoker: Stoker, fake: Fake) -> None:

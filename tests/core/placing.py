@@ -33,7 +33,7 @@ def gang(run: int, *requests: dict[str, Any], **more: Any) -> Gang:
 def room(n: int, cpu: float = 4, gpus: int = 0, total: int = 4, held: int = 0, **more: Any) -> InstanceRoom:
     holding = {job(900 + n): tuple(range(held))} if held else {}
     blocks = Blocks(capacity(cpu, gpus), total, holding)
-    return InstanceRoom(InstanceId(UUID(int=n)), blocks, more.pop("fleet_id", A), **more)
+    return InstanceRoom(InstanceId(UUID(int=n)), blocks, more.pop("fleet_id", A), name=f"local-{n}", **more)
 
 
 def where(made: Plan) -> dict[int, int]:

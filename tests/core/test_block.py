@@ -97,15 +97,15 @@ def test_a_job_takes_as_many_blocks_as_its_resources_need(request_: Request, blo
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (ask(cpu=16), "needs 16 of cpu, has 8"),
-        (ask(memory="64GB"), "needs 64GB of memory, has 32GB"),
-        (ask(disk="2TB"), "needs 2TB of disk, has 1000GB"),
+        (ask(cpu=16), "needs 16 CPUs, has 8"),
+        (ask(memory="64GB"), "needs 64 GB of memory, has 32 GB"),
+        (ask(disk="2TB"), "needs 2 TB of disk, has 1000 GB"),
         (ask(gpu=4), "needs 4 GPUs, has 2"),
         (ask(gpu="H100"), "needs 1 H100, has 0 among its 2 GPUs"),
         (ask(gpu="amd:192GB.."), "needs 1 amd GPU of 192GB.., has 0 among its 2 GPUs"),
-        (ask(named={"license": 1}), "needs 1 of license, has 0"),
-        (ask(gpu=1, memory="20GB"), "would get 2 GPUs with 2 of 2 blocks, asked for at most 1"),
-        (ask(gpu=0.5, cpu=5), "needs 2 blocks with GPU, at most 1 are possible"),
+        (ask(named={"license": 1}), "needs 1 license, has 0"),
+        (ask(gpu=1, memory="20GB"), "would get 2 GPUs with what it needs, asked for at most 1"),
+        (ask(gpu=0.5, cpu=5), "needs 5 CPUs and 0.5 GPUs, more than goes with the GPUs it asks for"),
     ],
 )
 def test_what_can_never_fit_says_which_limit_with_numbers(request_: Request, says: str) -> None:
@@ -122,7 +122,7 @@ def test_an_upper_bound_is_a_limit_and_refuses_no_machine() -> None:
 def test_an_undivided_machine_is_not_given_to_a_job_that_wants_less_gpus() -> None:
     """Eight cards in one block: `gpu: 2` would see eight. `2..` says that more is welcome."""
     eight = machine(gpus=["A100"] * 8)
-    assert refusal(need(eight, 1, ask(gpu=2))) == "would get 8 GPUs with 1 of 1 blocks, asked for at most 2"
+    assert refusal(need(eight, 1, ask(gpu=2))) == "would get 8 GPUs with what it needs, asked for at most 2"
     assert need(eight, 1, ask(gpu="2..")) == 1
 
 
@@ -131,7 +131,8 @@ def test_all_gpus_of_a_job_are_of_the_kind_it_asked_for() -> None:
     mixed = Blocks(machine(gpus=["A100", "T400", "A100"]), 3)
     assert taken(mixed.take(job(1), ask(gpu="A100:2"))).gpu_indices(job(1)) == (0, 2)
     assert refusal(mixed.fits(ask(gpu="A100:3"))) == "needs 3 A100, has 2 among its 3 GPUs"
-    assert refusal(mixed.fits(ask(gpu="A100:2.."), whole=True)) == "needs 3 blocks with A100, at most 2 are possible"
+    whole = refusal(mixed.fits(ask(gpu="A100:2.."), whole=True))
+    assert whole == "needs a whole instance, more than goes with the GPUs it asks for"
 
 
 def test_gpu_numbers_follow_the_blocks() -> None:
@@ -156,14 +157,15 @@ def test_two_halves_share_one_gpu_and_a_whole_one_stays_whole() -> None:
 def test_a_fraction_never_spans_two_gpus() -> None:
     """Half of each card is free: that is no 0.6 of any."""
     blocks = Blocks(machine(gpus=["A100"] * 2), 4, {job(1): (0,), job(2): (2,)})
-    assert refusal(blocks.fits(ask(gpu=0.6))) == "needs 2 blocks on one GPU, the 2 free ones are not"
-    assert refusal(blocks.fits(ask(gpu=1))) == "needs 2 blocks of whole GPUs, the 2 free ones are not"
+    assert refusal(blocks.fits(ask(gpu=0.6))) == "needs 0.6 GPUs, has 1 of 2 GPUs free, but not such as it could use"
+    assert refusal(blocks.fits(ask(gpu=1))) == "needs 1 GPU, has 1 of 2 GPUs free, but not such as it could use"
 
 
 def test_a_fraction_gets_a_whole_gpu_where_gpus_are_not_shared() -> None:
     """`gpu: 0.5` on a host with a block a card: more than it asked for, and it runs."""
     assert need(machine(gpus=["A100"] * 2), 2, ask(gpu=0.5)) == 1
-    assert refusal(need(machine(gpus=["A100"] * 2), 1, ask(gpu=0.5))) == "needs a share of one GPU, a block is 2 GPUs"
+    undivided = refusal(need(machine(gpus=["A100"] * 2), 1, ask(gpu=0.5)))
+    assert undivided == "needs a share of one GPU, has GPUs only 2 at a time"
 
 
 def test_a_job_without_gpus_leaves_whole_gpus_whole() -> None:
@@ -184,7 +186,7 @@ def test_a_job_of_several_nodes_takes_the_whole_instance() -> None:
     blocks = Blocks(machine(), 16)
     assert len(taken(blocks.take(job(1), ask(cpu=1), whole=True)).held[job(1)]) == 16
     shared = taken(blocks.take(job(2), ask()))
-    assert refusal(shared.fits(ask(), whole=True)) == "needs 16 blocks, 15 free"
+    assert refusal(shared.fits(ask(), whole=True)) == "needs a whole instance, has 7.5 of 8 CPUs free"
 
 
 def test_taking_twice_is_taking_once_and_giving_back_nothing_changes_nothing() -> None:

@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.ids import derived, uuid7
+from stoker.core.ids import derived, instance_name, uuid7
 
 moments = st.floats(0, 4e9)
 dice = st.integers(0, 2**80 - 1)
@@ -39,3 +39,9 @@ def test_the_same_parts_give_the_same_id_and_others_another_one() -> None:
     parent = UUID(int=1)
     assert derived(parent, "task", 1) == derived(parent, "task", 1)
     assert len({derived(parent, "task", 1), derived(parent, "task", 2), derived(UUID(int=2), "task", 1)}) == 3
+
+
+def test_machines_that_are_launched_together_have_different_names() -> None:
+    """The beginning of an id is the time it was made, so the name is made of its end."""
+    ids = [uuid7(1_777_000_000.0, dice) for dice in (0x9C41AB, 0x9C41AC)]
+    assert [instance_name("aws", id) for id in ids] == ["aws-9c41ab", "aws-9c41ac"]

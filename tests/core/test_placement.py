@@ -135,7 +135,7 @@ def test_a_large_gang_lets_small_ones_pass_until_it_has_waited_long_enough() -> 
     late = plan(waiting, [room(1, held=1)], now=301.0, reserve_after_s=300)
     assert not late.assignments
     assert [why.code for why in late.left] == [WhyCode.NEXT, WhyCode.KEPT]
-    assert late.left[1].reasons[0][1].startswith("kept for run")
+    assert late.left[1].reasons[0].sentence == "kept for a run that has waited longer"
     assert where(plan(waiting, [room(1)], now=301.0, reserve_after_s=300)) == {100: 1}
 
 

@@ -1,5 +1,6 @@
 """Whoever waits is told why, in words and numbers that help."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -15,7 +16,7 @@ from tests.core.placing import NOW, A, capacity, gang, only, room
 def test_nothing_is_placed_on_an_instance_that_is_barred(barred: str) -> None:
     """An operator cordons a host with a failing card."""
     why = only(plan([gang(1)], [room(1, barred=barred)], now=NOW))
-    assert why.code is WhyCode.BARRED and barred in why.sentence and why.reasons[0][1] == barred
+    assert why.code is WhyCode.BARRED and barred in why.sentence and why.reasons[0].sentence == barred
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,45 @@ def test_reasons_are_given_for_the_first_instances_and_the_rest_is_counted() -> 
     """A thousand hosts do not make a thousand lines."""
     why = only(plan([gang(1, {"cpu": 2})], [room(n, held=3) for n in range(1, 26)], now=NOW))
     assert len(why.reasons) == 20 and why.more == 5
-    assert why.reasons[0] == (UUID(int=1), "needs 2 blocks, 1 free") and (why.needs, why.has) == (2, 1)
+    assert why.reasons[0] == (UUID(int=1), "local-1", "needs 2 CPUs, has 1 of 4 CPUs free")
+    assert (why.needs, why.has) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("request_", "held", "says"),
+    [
+        (
+            {"cpu": 1, "memory": "4GB"},
+            4,
+            "needs 1 CPU and 4 GB of memory, local-1 has 0 of 4 CPUs and 0 of 16 GB of memory free",
+        ),
+        ({"cpu": 2.5}, 3, "needs 2.5 CPUs, local-1 has 1 of 4 CPUs free"),
+        ({"cpu": 0.5, "memory": "9GB"}, 2, "needs 0.5 CPUs and 9 GB of memory, local-1 has 8 of 16 GB of memory free"),
+        ({}, 4, "needs a share of an instance, local-1 has 0 of 4 CPUs free"),
+    ],
+)
+def test_what_is_in_use_is_told_in_cpus_and_memory(request_: dict[str, Any], held: int, says: str) -> None:
+    """Nobody but the placer thinks in blocks; and of what is asked for, only what is short is counted."""
+    why = only(plan([gang(1, request_)], [room(1, held=held)], now=NOW))
+    assert (why.code, why.sentence) == (WhyCode.BUSY, says)
+
+
+def test_of_several_instances_the_closest_is_named() -> None:
+    """Where to look first; the others are in the list of reasons."""
+    why = only(plan([gang(1, {"cpu": 3})], [room(1, held=4), room(2, held=2)], now=NOW))
+    assert why.sentence == "needs 3 CPUs, the closest of 2 instances, local-2, has 2 of 4 CPUs free"
+    gpu = only(plan([gang(1, {"gpu": 2})], [room(1, gpus=4, held=3)], now=NOW))
+    assert gpu.sentence == "needs 2 GPUs, local-1 has 1 of 4 GPUs free"
+
+
+def test_one_is_not_told_as_many() -> None:
+    """`1 instances` is what a machine says."""
+    one = only(plan([gang(1)], [room(1, barred="cordoned")], now=NOW))
+    two = only(plan([gang(1)], [room(1, barred="cordoned"), room(2, barred="unreachable")], now=NOW))
+    assert one.sentence == "local-1 is cordoned"
+    assert two.sentence == "fits 2 instances, none of which may be used now: local-1 is cordoned"
+    several = only(plan([gang(1, {"cpu": 3}, {"cpu": 3})], [room(1), room(2, held=4)], now=NOW))
+    assert several.sentence == "its 2 jobs need room at once, 1 of 2 instances has some"
 
 
 def test_a_plan_can_be_printed() -> None:

@@ -124,3 +124,14 @@ def test_no_text_breaks_the_reader(text: str) -> None:
         plain(compose(text))
     except UserError as refused:
         assert refused.sentence
+
+
+@pytest.mark.parametrize("text", ["a:\n\t- b\n", "a:\n  \t- b\n", b"a:\n\tb: c\n"])
+def test_a_tab_that_indents_is_named(text: str | bytes) -> None:
+    """It looks like spaces: "cannot start any token" says nothing to who wrote it."""
+    with pytest.raises(BadYaml, match="line 2: a tab cannot indent a line"):
+        compose(text)
+
+
+def test_a_tab_elsewhere_is_no_mistake() -> None:
+    assert plain(compose("a: 'b\tc'\nd: e\t\n")) == {"a": "b\tc", "d": "e"}

@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 import uuid
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -14,7 +14,7 @@ from stoker.cli.command import F, Session, command, json_option, pass_session
 from stoker.cli.printer import Printer
 from stoker.cli.run import confirm
 from stoker.client import run as runs
-from stoker.client.client import Json
+from stoker.client.client import Json, Unreachable
 from stoker.client.configuration import explained, filled, read, unset
 from stoker.core.errors import Conflict, UserError
 from stoker.core.limits import MOST_FILE_BYTES
@@ -23,6 +23,8 @@ MOST_SHOWN = 8
 """Lines of commands in a plan; a file of a hundred is not shown again."""
 REFUSED = ("configuration", "invalid", "yaml")
 """What the server says of a configuration that it does not understand."""
+UNASKED: Final = ("unreachable", "timeout", "not_configured")
+"""No server has looked at it. What is wrong with the file is said first: it has to be mended in any case."""
 
 
 def run_options(function: F) -> F:
@@ -45,7 +47,8 @@ def run_options(function: F) -> F:
     make-task | stoker apply -y -f -          # YAML or JSON from a program
     """,
 )
-@click.option("-f", "--file", metavar="FILE", required=True, help="YAML or JSON; - reads stdin.")
+@click.option("-f", "--file", metavar="FILE", help="YAML or JSON; - reads stdin.")
+@click.argument("stray", metavar="", nargs=-1)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("-n", "--name", metavar="NAME", help="Instead of the name in the file.")
 @click.option("--dry-run", is_flag=True, help="Show what would happen, and do nothing.")
@@ -53,7 +56,8 @@ def run_options(function: F) -> F:
 @pass_session
 def apply(
     session: Session,
-    file: str,
+    file: str | None,
+    stray: tuple[str, ...],
     yes: bool,
     name: str | None,
     dry_run: bool,
@@ -67,12 +71,14 @@ def apply(
     else 0 done, 100 failed, 101 left before its end, 102 not found, 103 stopped. Ctrl-C asks whether to leave it
     running or to stop it.
     """
+    if file is None or stray:
+        raise click.UsageError(f"Name one file with -f: stoker apply -f {stray[0] if stray else 'FILE'}")
     text, where = _text(file), "stdin" if file == "-" else file
     configuration = read(text, where, os.environ) | ({"name": name} if name else {})
     try:
         plan = runs.plan(session.client, configuration)
-    except UserError as error:
-        if error.code not in REFUSED:
+    except (UserError, Unreachable) as error:
+        if error.code not in REFUSED and error.code not in UNASKED:
             raise
         raise explained(text, where, os.environ) or error from None
     if not as_json:
@@ -179,7 +185,7 @@ def submit(
     key = str(uuid.uuid4())
     if not detach:
         _attend(session, configuration, expected, key, timestamps, as_json)
-    submitted = runs.submit(session.client, configuration, expected=expected, key=key)
+    submitted = _submitted(session, configuration, expected, key)
     if as_json:
         screen.show_json(submitted)
     else:
@@ -187,11 +193,22 @@ def submit(
         screen.note(f"`stoker logs -f {submitted['name']}` shows its log.")
 
 
+def _submitted(session: Session, configuration: Json, expected: Json | None, key: str) -> Json:
+    try:
+        return runs.submit(session.client, configuration, expected=expected, key=key)
+    except UserError as error:
+        if error.code not in REFUSED:
+            raise
+        # Where the server found it in the request means nothing to who typed flags.
+        sentence, hint = (said.replace("configuration.", "") for said in (error.sentence, error.hint))
+        raise UserError(sentence, hint=hint, code=error.code) from None
+
+
 def _attend(
     session: Session, configuration: Json, expected: Json | None, key: str, timestamps: bool, as_json: bool
 ) -> NoReturn:
     with Interrupts() as interrupts:
-        submitted = runs.submit(session.client, configuration, expected=expected, key=key)
+        submitted = _submitted(session, configuration, expected, key)
         if not as_json:
             screen.note(f"{submitted['name']} is submitted. Ctrl-C leaves or stops it.")
         printer = None if as_json else Printer(timestamps=timestamps)

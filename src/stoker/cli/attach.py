@@ -5,7 +5,6 @@ breaks off that wait, and the log is read on from the offset that was reached. S
 nothing is shown twice and nothing is missing. The run itself never notices: only `stop` and `abort` reach it.
 """
 
-import os
 import select
 import signal
 import sys
@@ -18,6 +17,7 @@ from typing import Final
 import click
 
 from stoker.cli import exits, screen
+from stoker.cli.live import Live
 from stoker.cli.printer import Printer
 from stoker.cli.run import sentence
 from stoker.client import log, run
@@ -80,13 +80,13 @@ class Interrupts:
 
 
 class Status:
-    """A line on stderr that says what a run waits for, until its log begins."""
+    """A sentence on stderr that says what a run waits for, until its log begins."""
 
     def __init__(self, client: Client, run_id: str) -> None:
         self._client, self._run_id = client.again(), run_id
         self._over = threading.Event()
         self._lock = threading.Lock()
-        self._shown = ""
+        self._shown, self._live = "", Live()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "Status":
@@ -99,8 +99,7 @@ class Status:
     def end(self) -> None:
         self._over.set()
         with self._lock:
-            if self._shown and sys.stderr.isatty():
-                click.echo("\r\x1b[K", nl=False, err=True, color=True)
+            self._live.clear()
             self._shown = ""
 
     def _watch(self) -> None:
@@ -122,8 +121,7 @@ class Status:
                 return
             self._shown = text
             if sys.stderr.isatty():
-                columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-                click.echo(f"\r\x1b[K{text[: columns - 1]}", nl=False, err=True, color=True)
+                self._live.show(text)
             else:
                 screen.note(text)
 

@@ -167,8 +167,16 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
         return []
 
 
+def known_form(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Refuses what can be neither a name nor an id: in an address it would mean something else."""
+    for one in (value,) if isinstance(value, str) else value:
+        if "/" in one or not any(sign.isalnum() for sign in one):
+            raise click.BadParameter(f"{one!r} is no name of a run, and no id.")
+    return value
+
+
 def run_argument(function: F) -> F:
-    return click.argument("run", metavar="RUN", shell_complete=complete_run)(function)
+    return click.argument("run", metavar="RUN", shell_complete=complete_run, callback=known_form)(function)
 
 
 @contextmanager

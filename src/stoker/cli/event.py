@@ -1,12 +1,20 @@
 """`stoker events`: the story of a run."""
 
 import json
+import sys
+from typing import Final
 
 import click
 
 from stoker.cli import moment, screen
 from stoker.cli.command import Session, command, json_option, pass_session, run_argument, suggesting
 from stoker.client.client import Json
+
+HEADERS: Final = ("WHAT", "EVENT", "STATUS", "BY", "MESSAGE")
+"""Behind the time."""
+SPARE: Final = ("BY", "WHAT", "EVENT")
+WIDTHS: Final = (19, 4, 14, 26, 5, 40)
+"""To begin with, where it is not known yet what will come."""
 
 
 @command(
@@ -40,14 +48,22 @@ def events(session: Session, run: str, follow: bool, as_json: bool) -> None:
             return
         runs.get(session.client, run)
         away = Away()
+        columns = screen.Columns(_headers(), WIDTHS, spare=SPARE, least=8)
+        if not as_json:
+            screen.out(columns.header())
         for one in event.follow(session.client, run, away):
             away.back()
-            screen.out(json.dumps(one, ensure_ascii=False) if as_json else "  ".join(filter(None, _row(one))))
+            screen.out(json.dumps(one, ensure_ascii=False) if as_json else columns.row(_row(one)))
+            sys.stdout.flush()
+
+
+def _headers() -> tuple[str, ...]:
+    return (f"TIME ({moment.zone()})", *HEADERS)
 
 
 def _show(told: list[Json]) -> None:
     if told:
-        screen.out(screen.table(("TIME", "WHAT", "EVENT", "STATUS", "BY", "MESSAGE"), [_row(one) for one in told]))
+        screen.out(screen.table(_headers(), [_row(one) for one in told], spare=SPARE))
     else:
         screen.note("Nothing is known of it any more.")
 
@@ -62,4 +78,4 @@ def _failing(trouble: Json) -> str:
 def _row(one: Json) -> tuple[str, ...]:
     source, target = one["source"] or "", one["target"]
     moved = f"{source} → {target}" if source and source != target else target
-    return (moment.clock(one["at"]), one["kind"], one["event"], moved, one["by"], one["message"])
+    return (moment.clock(one["at"], zone=False), one["kind"], one["event"], moved, one["by"], one["message"])

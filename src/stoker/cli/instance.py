@@ -5,8 +5,9 @@ import click
 from stoker.cli import moment, screen
 from stoker.cli.command import Session, command, json_option, pass_session
 from stoker.client.client import Json
+from stoker.core import phrase
 
-HEADERS = ("ID", "STATUS", "FLEET", "JOBS", "FREE", "CPU", "MEMORY", "GPU", "SINCE", "MESSAGE")
+HEADERS = ("NAME", "STATUS", "FLEET", "JOBS", "FREE CPU", "FREE MEMORY", "FREE GPU", "SINCE", "MESSAGE")
 
 
 @command(
@@ -14,15 +15,15 @@ HEADERS = ("ID", "STATUS", "FLEET", "JOBS", "FREE", "CPU", "MEMORY", "GPU", "SIN
     short_help="List the machines that run jobs.",
     example="""
     stoker instances
-    stoker instances 0199d4c2-7f3e-7c1a-9b52-3d1f6a8e2b47
-    stoker instances --json | jq '.[].blocks_free'
+    stoker instances local-9c41ab
+    stoker instances --json | jq '.[].free.cpu'
     """,
 )
-@click.argument("instance", metavar="[ID]", required=False)
+@click.argument("instance", metavar="[NAME]", required=False)
 @json_option
 @pass_session
 def instances(session: Session, instance: str | None, as_json: bool) -> None:
-    """List the machines that run jobs, or show one. Each is divided into blocks; FREE are those without a job."""
+    """List the machines that run jobs and what is free on them, or show one."""
     client = session.client
     if instance:
         one = client.get(client.at("instances", instance))
@@ -30,30 +31,30 @@ def instances(session: Session, instance: str | None, as_json: bool) -> None:
             screen.show_json(one)
         else:
             headers = [header.lower() for header in HEADERS]
-            screen.out(screen.pairs(zip(headers, _row(one, session.now()), strict=True)))
+            rest = (("id", one["id"]), ("blocks free", f"{one['blocks_free']} of {one['blocks']}"))
+            screen.out(screen.pairs([*zip(headers, _row(one, session.now()), strict=True), *rest]))
         return
     found = client.items(client.at("instances"))
     if as_json:
         screen.show_json_list(found)
     elif rows := [_row(one, session.now()) for one in found]:
-        screen.out(screen.table(HEADERS, rows))
+        screen.out(screen.table(HEADERS, rows, spare=("SINCE", "FLEET", "JOBS", "MESSAGE")))
     else:
         screen.note("There are no instances; `stoker up` makes one of this machine.")
 
 
 def _row(one: Json, now: float) -> tuple[object, ...]:
-    has = one["resources"]
+    has, free = one["resources"], one["free"]
     silent = f"unreachable since {moment.ago(one['unreachable_since'], now)}" if one["unreachable_since"] else ""
     cordoned = "takes no new jobs" if one["cordoned"] else ""
     return (
-        one["id"],
+        one["name"],
         one["status"],
         one["fleet"],
         one["jobs"],
-        f"{one['blocks_free']}/{one['blocks']}",
-        f"{has['cpu']:g}",
-        f"{has['memory_mb'] / 1024:.3g}GB",
-        _gpus(has["gpus"]),
+        phrase.spare("cpu", free["cpu"], has["cpu"]).partition(" CPU")[0],
+        phrase.spare("memory", free["memory_mb"], has["memory_mb"]).removesuffix(" of memory"),
+        f"{free['gpus']:g} of {_gpus(has['gpus'])}" if has["gpus"] else "",
         moment.ago(one["since"], now),
         "; ".join(filter(None, (silent, cordoned, one["health"], one["message"]))),
     )

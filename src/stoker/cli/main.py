@@ -1,5 +1,6 @@
 """`stoker`: finds the command, and says in a sentence what went wrong. Nothing heavy may be imported here."""
 
+import errno
 import os
 import sys
 from types import TracebackType
@@ -9,7 +10,7 @@ import click
 
 from stoker.cli import exits, screen
 from stoker.cli.command import Lazy, Session, flags, show_examples
-from stoker.core.errors import StokerError
+from stoker.core.errors import StokerError, UserError
 
 HERE: Final = "stoker.cli"
 TABLE: Final = {
@@ -64,6 +65,11 @@ class Root(Lazy):
             # What is left in the buffer must not fail once more while Python exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise click.exceptions.Exit(exits.READER_GONE) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise UserError("It cannot be written: there is no space left.", code="no_space") from None
         return told
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -92,6 +98,9 @@ cli = Root(
 
 def main(args: list[str] | None = None) -> None:
     sys.excepthook = _unexpected
+    # A caller may have closed them (`>&-`); what is said then reaches nobody, and is no mistake.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - for as long as we live
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     sys.exit(run(args))
 
 

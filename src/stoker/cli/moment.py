@@ -43,9 +43,14 @@ def ago(text: str | None, now: float) -> str:
     return ""
 
 
-def clock(text: str | None) -> str:
-    """In the reader's own time zone."""
-    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S") if text else ""
+def clock(text: str | None, *, zone: bool = True) -> str:
+    """In the reader's own time zone, which is named unless a header names it: `2026-05-01 14:00:00 CEST`."""
+    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S{' %Z' if zone else ''}}" if text else ""
+
+
+def zone() -> str:
+    """What the reader's own is called."""
+    return f"{datetime.now().astimezone():%Z}"
 
 
 def seconds_of(text: str) -> float:

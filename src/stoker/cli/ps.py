@@ -1,5 +1,6 @@
 """`stoker ps`: the runs at a glance."""
 
+import shutil
 import sys
 import time
 from typing import Final
@@ -12,8 +13,11 @@ from stoker.client.client import Json
 from stoker.core.errors import Unavailable
 
 HEADERS: Final = ("NAME", "STATUS", "SUBMITTED", "TOOK", "EXIT", "USER", "MESSAGE")
+SPARE: Final = ("USER", "TOOK", "SUBMITTED", "EXIT", "MESSAGE")
 LATEST: Final = 50
 """How many runs `-a` shows to a person who does not say how many; programs get them all."""
+ID_CHARS: Final = (13, 18, 23)
+"""The first 13 are the millisecond in which it was submitted, which seldom two share."""
 WATCH_S: Final = 1.0
 HOME_AND_CLEAR: Final = "\x1b[H\x1b[J"
 
@@ -35,7 +39,10 @@ HOME_AND_CLEAR: Final = "\x1b[H\x1b[J"
 @json_option
 @pass_session
 def ps(session: Session, everything: bool, watch: bool, last: int | None, status: str | None, as_json: bool) -> None:
-    """List the runs that have not finished, newest first."""
+    """List the runs that have not finished, newest first.
+
+    Where two have the same name, the beginnings of their ids are shown too, which every command takes instead.
+    """
     filters: dict[str, object] = {
         "status": status.upper() if status else None,
         "active": None if everything or status else True,
@@ -64,9 +71,11 @@ def _runs(session: Session, filters: dict[str, object], most: int) -> list[Json]
 def _table(runs: list[Json], now: float) -> str:
     from stoker.cli.run import lasted
 
+    ids = _ids(runs)
     rows = [
         (
             run["name"],
+            *([run["id"][:ids]] if ids else []),
             run["status"],
             moment.ago(run["submitted_at"], now),
             lasted(run, now),
@@ -76,7 +85,23 @@ def _table(runs: list[Json], now: float) -> str:
         )
         for run in runs
     ]
-    return screen.table(HEADERS, rows)
+    return screen.table((HEADERS[0], *(["ID"] if ids else []), *HEADERS[1:]), rows, spare=SPARE)
+
+
+def _ids(runs: list[Json]) -> int:
+    """How many characters of the ids tell all of them apart; none where the names do."""
+    if len({run["name"] for run in runs}) == len(runs):
+        return 0
+    return next((most for most in ID_CHARS if len({run["id"][:most] for run in runs}) == len(runs)), 36)
+
+
+def _window(runs: list[Json], now: float) -> str:
+    """As many as the terminal has lines for: what is scrolled out at the top could not be drawn anew."""
+    if not runs:
+        return "No run is unfinished."
+    room = max(3, shutil.get_terminal_size().lines - 2)
+    lines = _table(runs, now).splitlines()
+    return "\n".join(lines if len(lines) <= room else [*lines[: room - 1], f"… and {len(lines) - room + 1} more"])
 
 
 def _watch(session: Session, filters: dict[str, object], most: int, as_json: bool) -> None:
@@ -89,7 +114,7 @@ def _watch(session: Session, filters: dict[str, object], most: int, as_json: boo
     live = sys.stdout.isatty() and not as_json
     while True:
         if live:
-            screen.out(HOME_AND_CLEAR + (_table(runs, session.now()) if runs else "No run is unfinished."))
+            screen.out(HOME_AND_CLEAR + _window(runs, session.now()))
         elif runs != before:
             if as_json:
                 import json

@@ -6,11 +6,20 @@ from contextlib import suppress
 import click
 
 from stoker.cli import exits, moment, screen
-from stoker.cli.command import Session, command, complete_run, json_option, pass_session, run_argument, suggesting
+from stoker.cli.command import (
+    Session,
+    command,
+    complete_run,
+    json_option,
+    known_form,
+    pass_session,
+    run_argument,
+    suggesting,
+)
 from stoker.client.client import Json
 from stoker.core.errors import NotFound, StokerError, Unavailable, UserError
 
-runs_argument = click.argument("runs", metavar="RUN...", nargs=-1, shell_complete=complete_run)
+runs_argument = click.argument("runs", metavar="RUN...", nargs=-1, shell_complete=complete_run, callback=known_form)
 
 
 @command(
@@ -25,7 +34,7 @@ runs_argument = click.argument("runs", metavar="RUN...", nargs=-1, shell_complet
 @json_option
 @pass_session
 def get(session: Session, run: str, as_json: bool) -> None:
-    """Show one run with its jobs: the latest of that name, or the one with that id."""
+    """Show one run with its jobs: the latest of that name, or the one whose id begins so."""
     from stoker.client import run as runs
 
     with suggesting(session, run):
@@ -63,7 +72,7 @@ def show(run: Json, now: float) -> None:
                 f"{job['replica']}-{job['node']}",
                 job["status"],
                 job["submission"],
-                job["instance"],
+                job.get("instance_name") or job["instance"],
                 lasted(job, now),
                 exit_of(job),
                 job["message"] or job["termination_reason"],
@@ -71,7 +80,7 @@ def show(run: Json, now: float) -> None:
             for job in jobs
         ]
         screen.out()
-        screen.out(screen.table(headers, rows))
+        screen.out(screen.table(headers, rows, spare=("SUBMISSION", "TOOK", "INSTANCE")))
 
 
 def _told(time: str | None, now: float) -> str:
@@ -113,8 +122,11 @@ def why(session: Session, run: str, as_json: bool) -> None:
         screen.show_json(told)
         return
     screen.out(told["sentence"])
-    for reason in told["reasons"]:
-        screen.out(f"  {reason['instance']}: {reason['sentence']}")
+    reasons = told["reasons"]
+    if len(reasons) == 1 and reasons[0]["name"] in told["sentence"]:
+        return  # it was just said
+    for reason in reasons:
+        screen.out(f"  {reason['name']}: {reason['sentence']}")
     if told["more"]:
         screen.out(f"  … and {told['more']} more")
 
@@ -179,7 +191,7 @@ def confirm(question: str, yes: bool, *, default: bool = False) -> None:
 @json_option
 @pass_session
 def delete(session: Session, runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Delete finished runs and their logs, for good: of each name the latest, or the one with that id."""
+    """Delete finished runs and their logs, for good: of each name the latest, or the one whose id begins so."""
     from stoker.client import run
 
     if not runs:

@@ -1,7 +1,8 @@
 """From a file that a person wrote to what the server is sent.
 
 The models that check a configuration take a quarter of a second to import, and the server checks it anyway. So the
-file is only read here; when the server refuses it, the same models are asked here, where the lines are known.
+file is only read here; when the server refuses it, or there is none to ask, the same models are asked here, where the
+lines are known.
 """
 
 from collections.abc import Mapping

@@ -10,18 +10,20 @@ where a GPU is several blocks, a job takes all of them. A count below one is a l
 GPU: the job gets at least that much and at most the whole of one, and never parts of two.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from stoker.core import phrase
 from stoker.core.errors import Broken, UserError
 from stoker.core.gpu import GpuRequest
 from stoker.core.ids import JobId
-from stoker.core.quantity import Range, format_number, format_size
+from stoker.core.quantity import Range, format_number
 from stoker.core.resources import Capacity, Request
 
 AUTO = "auto"
 AUTO_BLOCKS_PER_CPU = 16
 MAX_BLOCKS = 16_384
+WHOLE = "a whole instance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,39 +101,39 @@ def need(capacity: Capacity, total: int, request: Request, *, whole: bool = Fals
         if isinstance(found, Misfit):
             return found
         least, step, most = found
-    for code, asked, has, show in _amounts(capacity, request):
+    for code, asked, has in _amounts(capacity, request):
         if asked.lo > has:
-            return Misfit(code, f"needs {show(asked.lo)} of {code}, has {show(has)}", asked.lo, has)
+            needs = phrase.amount(code, asked.lo, up=True)
+            return Misfit(code, f"needs {needs}, has {phrase.bare(code, has)}", asked.lo, has)
         if asked.lo > 0:
             # In thousandths, the finest amount there is: floats would ask for a block too many.
             least = max(least, -(-round(asked.lo * 1000) * total // round(has * 1000)))
     n = total if whole else -(-least // step) * step
     if n > most:
-        kind = request.gpu.kind if request.gpu else "any kind"
-        return Misfit("gpu", f"needs {n} blocks with {kind}, at most {most} are possible", n, most)
+        needs = WHOLE if whole else phrase.needed(request)
+        return Misfit("gpu", f"needs {needs}, more than goes with the GPUs it asks for", n, most)
     return _over(capacity, total, request, n) or n
 
 
-def _amounts(capacity: Capacity, request: Request) -> Iterator[tuple[str, Range, float, Callable[[float], str]]]:
-    yield "cpu", request.cpu, capacity.cpu, format_number
-    yield "memory", request.memory_mb, capacity.memory_mb, format_size
-    yield "disk", request.disk_mb, capacity.disk_mb, format_size
+def _amounts(capacity: "Capacity | Share", request: Request) -> Iterator[tuple[str, Range, float]]:
+    yield "cpu", request.cpu, capacity.cpu
+    yield "memory", request.memory_mb, capacity.memory_mb
+    yield "disk", request.disk_mb, capacity.disk_mb
     for name, amount in request.named.items():
-        yield name, Range(amount), capacity.named.get(name, 0), format_number
+        yield name, Range(amount), capacity.named.get(name, 0)
 
 
 def _gpu_need(capacity: Capacity, total: int, gpu: GpuRequest) -> tuple[int, int, int] | Misfit:
     """The least blocks by GPUs alone, the step they come in, and the most that GPUs of this kind allow."""
     good = sum(gpu.accepts(one) for one in capacity.gpus)
     if good < max(1, gpu.count.lo):
-        wanted = f"{format_number(gpu.count.lo)} {gpu.kind if gpu.count.lo <= 1 else gpu.kind.replace('GPU', 'GPUs')}"
-        among = f" among its {len(capacity.gpus)} GPUs" if good < len(capacity.gpus) else ""
-        return Misfit("gpu", f"needs {wanted}, has {good}{among}", gpu.count.lo, good)
+        among = f" among its {phrase.amount('gpu', len(capacity.gpus))}" if good < len(capacity.gpus) else ""
+        return Misfit("gpu", f"needs {phrase.gpus(gpu)}, has {good}{among}", gpu.count.lo, good)
     of_one = blocks_per_gpu(capacity, total)
     each = max(1, len(capacity.gpus) // total)
     if gpu.fraction:
         if each > 1:
-            return Misfit("gpu", f"needs a share of one GPU, a block is {each} GPUs", 1, each)
+            return Misfit("gpu", f"needs a share of one GPU, has GPUs only {each} at a time", 1, each)
         return -(-round(gpu.count.lo * 1000) * of_one // 1000), 1, of_one
     most = _eligible(capacity, total, gpu).bit_count()
     return -(-int(gpu.count.lo) // each) * of_one, of_one, most
@@ -147,9 +149,7 @@ def _over(capacity: Capacity, total: int, request: Request, n: int) -> Misfit | 
     most, gets = 1 if request.gpu.fraction else request.gpu.count.hi, share(capacity, total, n).gpus
     if most is None or gets <= most:
         return None
-    sentence = (
-        f"would get {format_number(gets)} GPUs with {n} of {total} blocks, asked for at most {format_number(most)}"
-    )
+    sentence = f"would get {phrase.amount('gpu', gets)} with what it needs, asked for at most {format_number(most)}"
     return Misfit("gpus upper bound", sentence, most, gets)
 
 
@@ -267,12 +267,29 @@ class Blocks:
         n = need(self.capacity, self.total, request, whole=whole)
         if isinstance(n, Misfit):
             return n
-        return pick(self.capacity, self.total, self.free, request, n) or busy(self.free_count, n, request)
+        return pick(self.capacity, self.total, self.free, request, n) or busy(
+            self.capacity, self.total, self.free_count, n, request
+        )
 
 
-def busy(free: int, n: int, request: Request) -> Misfit:
+def busy(capacity: Capacity, total: int, free: int, n: int, request: Request) -> Misfit:
     """The misfit of a request that would fit an empty machine."""
+    needs, has = shortage(capacity, total, free, n, request)
+    return Misfit("busy", f"needs {needs}, has {has}", n, free)
+
+
+def shortage(capacity: Capacity, total: int, free: int, n: int, request: Request) -> tuple[str, str]:
+    """What such a request needs, and what is free of that which is short, in words."""
+    left = share(capacity, total, free)
+    gpus = phrase.spare("gpu", left.gpus, len(capacity.gpus))
+    needs = phrase.needed(request)
     if free >= n and request.gpu is not None:
-        where = "on one GPU" if request.gpu.fraction else "of whole GPUs"
-        return Misfit("busy", f"needs {n} blocks {where}, the {free} free ones are not", n, free)
-    return Misfit("busy", f"needs {n} blocks, {free} free", n, free)
+        return needs, f"{gpus} free, but not such as it could use"
+    pairs = zip(_amounts(left, request), _amounts(capacity, request), strict=True)
+    short = [phrase.spare(code, has, of) for (code, asked, has), (_, _, of) in pairs if asked.lo > has]
+    if request.gpu is not None and request.gpu.count.lo > left.gpus:
+        short.append(gpus)
+    if not short:
+        needs = WHOLE if n == total else needs or "a share of an instance"
+        short.append(gpus if request.gpu is not None else phrase.spare("cpu", left.cpu, capacity.cpu))
+    return needs, f"{phrase.joined(short)} free"

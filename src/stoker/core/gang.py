@@ -53,3 +53,4 @@ class InstanceRoom:
     ready: bool = True  # IDLE or BUSY; False: PENDING or PROVISIONING, where room may be reserved
     barred: str = ""  # why nothing may be placed on it: cordoned, unreachable, unhealthy, TERMINATING
     lasting: int = 0  # blocks held by jobs without an end (services): waiting does not free them
+    name: str = ""  # as people know it

@@ -25,3 +25,11 @@ def uuid7(now: float, random_bits: int) -> UUID:
 def derived(parent: UUID, *parts: object) -> UUID:
     """The same parts under the same parent give the same id, so that making it twice makes one thing."""
     return uuid5(parent, "/".join(map(str, parts)))
+
+
+def instance_name(backend: str, id: UUID) -> str:
+    """What people call an instance: `local-9c41ab`. It follows from what never changes, so it is kept nowhere.
+
+    The end of the id, since its beginning is a time, which machines that were launched together share.
+    """
+    return f"{backend}-{id.hex[-6:]}"

@@ -80,8 +80,9 @@ def provision(job: Job, event: Placed, now: float) -> Then:
     effect = StartTask() if event.shim else SubmitJob()
     taken = () if job.instance_id else (Send("instance", event.instance_id, Taken(job.id, event.blocks)),)
     return ask(
-        effect, sends=taken, instance_id=event.instance_id, blocks=event.blocks, owned=event.owned, shim=event.shim
-    )
+        effect, sends=taken, note=f"on {event.where}" if event.where else "", instance_id=event.instance_id,
+        blocks=event.blocks, owned=event.owned, shim=event.shim,
+    )  # fmt: skip
 
 
 def wait_again(job: Job, event: Interrupted | InstanceGone, now: float) -> Then:

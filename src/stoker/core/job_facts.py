@@ -108,6 +108,7 @@ class Placed(Event):
     blocks: tuple[int, ...]
     owned: bool = True
     shim: bool = True
+    where: str = ""  # the instance's name, for the story
 
 
 @dataclass(frozen=True, slots=True)

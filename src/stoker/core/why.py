@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from stoker.core.block import Misfit, busy, pick
+from stoker.core.block import Misfit, busy, pick, shortage
 from stoker.core.board import Board, Seat
 from stoker.core.gang import Gang, InstanceRoom, ease
 from stoker.core.ids import FleetId, InstanceId, RunId
 from stoker.core.offer import FleetRoom
+from stoker.core.phrase import counted
 from stoker.core.resources import Request
 
 MAX_REASONS = 20
@@ -31,9 +32,21 @@ class WhyCode(Enum):
     NO_OFFER = "no_offer"
 
 
+class Reason(NamedTuple):
+    """What stands against one instance."""
+
+    instance_id: InstanceId
+    name: str
+    sentence: str
+
+
 @dataclass(frozen=True, slots=True)
 class Why:
-    """`limit` names what is too small where nothing could ever fit. `place` of `of` left waiting, from 1."""
+    """`limit` names what is too small where nothing could ever fit. `place` of `of` left waiting, from 1.
+
+    The sentence speaks of CPUs, memory and GPUs; `needs` and `has` are the numbers that were compared, which are blocks
+    unless `limit` names something else.
+    """
 
     run_id: RunId
     replica: int
@@ -42,7 +55,7 @@ class Why:
     needs: float = 0
     has: float = 0
     limit: str = ""
-    reasons: tuple[tuple[InstanceId, str], ...] = ()
+    reasons: tuple[Reason, ...] = ()
     more: int = 0  # instances whose reason is not listed, where reasons are
     place: int = 0
     of: int = 0
@@ -109,7 +122,7 @@ def _refusal(board: Board, fleet: FleetRoom, place: int) -> Refusal:
     if policy := fleet.refuses(offer):
         return Refusal(3, WhyCode.FLEET_LIMIT, f"{offer} is not launched: {policy}")
     if board.nodes_left[fleet.fleet_id] == 0:
-        return Refusal(2, WhyCode.FLEET_LIMIT, f"fleet {fleet.fleet_id} has as many nodes as it may")
+        return Refusal(2, WhyCode.FLEET_LIMIT, "the fleet has as many nodes as it may")
     if board.stock[place] == 0:
         return Refusal(1, WhyCode.NO_OFFER, f"{offer} is not available now")
     return Refusal(0, WhyCode.NO_OFFER, f"there is not enough of {offer} for all its jobs")
@@ -145,7 +158,7 @@ def explain(view: Outlook, gang: Gang, *, detailed: bool) -> Why:
     case = next((case for case in cases if not case.groups and not case.launches), cases[0])
     if case.groups or case.launches:
         too_many = next((why for one in cases if (why := _too_many(view.board, one))), None)
-        why = too_many or _waiting(case, view.kept.get(id(gang), 0))
+        why = too_many or _waiting(view.board, case, view.kept.get(id(gang), 0))
     elif case.misfits:
         why = _impossible(case)
     else:
@@ -181,8 +194,13 @@ def _with_reasons(board: Board, case: _Case, why: Why) -> Why:
     inside = range(len(rooms)) if fleets is None else [n for n, room in enumerate(rooms) if room.fleet_id in fleets]
     for place in inside[:MAX_REASONS]:
         seat, room = board.seats[place], rooms[place]
-        reasons.append((room.id, _reason(case, seat, room, board.need(case.number, seat.kind, gang.whole))))
+        said = _reason(case, seat, room, board.need(case.number, seat.kind, gang.whole))
+        reasons.append(Reason(room.id, _called(room), said))
     return replace(why, reasons=tuple(reasons), more=max(0, len(inside) - MAX_REASONS))
+
+
+def _called(room: InstanceRoom) -> str:
+    return room.name or str(room.id)
 
 
 def _reason(case: _Case, seat: Seat, room: InstanceRoom, n: int | Misfit) -> str:
@@ -191,10 +209,10 @@ def _reason(case: _Case, seat: Seat, room: InstanceRoom, n: int | Misfit) -> str
     if room.barred:
         return room.barred
     if seat.kept_for is not None:
-        return "kept for it" if seat.kept_for is case.gang else f"kept for run {seat.kept_for}, which has waited longer"
+        return "kept for it" if seat.kept_for is case.gang else "kept for a run that has waited longer"
     if case.has_room(seat, n):
         return f"has room, but not for all {len(case.gang.jobs)} jobs at once"
-    return busy(seat.free_count, n, case.request).sentence
+    return busy(seat.capacity, seat.total, seat.free_count, n, case.request).sentence
 
 
 def _impossible(case: _Case) -> Why:
@@ -229,7 +247,7 @@ def _too_many(board: Board, case: _Case) -> Why | None:
     return case.why(WhyCode.IMPOSSIBLE, sentence, nodes, has, "nodes")
 
 
-def _waiting(case: _Case, kept: int) -> Why:
+def _waiting(board: Board, case: _Case, kept: int) -> Why:
     """It could fit, but not now."""
     no_launch = min((refusal for _, refusal in case.launches), key=lambda one: one.distance, default=None)
     if no_launch and not case.groups:
@@ -238,28 +256,30 @@ def _waiting(case: _Case, kept: int) -> Why:
     usable = [(group.usable, n) for group, n in case.groups if group.usable]
     if not usable:
         barred = [room for group, _ in case.groups for room in group.barred]
-        sentence = f"fits {len(barred)} instances, none may be used now: {barred[0].id} is {barred[0].barred}{besides}"
+        many = f"fits {counted(len(barred), 'instance')}, none of which may be used now: " if len(barred) > 1 else ""
+        sentence = f"{many}{_called(barred[0])} is {barred[0].barred}{besides}"
         return case.why(WhyCode.BARRED, sentence, 1)
     if kept:
-        return case.why(WhyCode.NEXT, f"is next: instances kept for it until they drain: {kept}", kept)
+        return case.why(WhyCode.NEXT, f"is next: {counted(kept, 'instance')} kept for it to drain", kept)
     for seats, n in usable:
         for seat in seats:
             if seat.free_count < n:  # and so are all that follow
                 break
             if seat.kept_for is not None and case.has_room(seat, n):
-                sentence = f"what is free is kept for run {seat.kept_for}, which has waited longer{besides}"
+                sentence = f"what is free is kept for a run that has waited longer{besides}"
                 return case.why(WhyCode.KEPT, sentence, n, seat.free_count)
-    return _busy(case, usable, besides)
+    return _busy(board, case, usable, besides)
 
 
-def _busy(case: _Case, usable: list[tuple[tuple[Seat, ...], int]], besides: str) -> Why:
+def _busy(board: Board, case: _Case, usable: list[tuple[tuple[Seat, ...], int]], besides: str) -> Why:
     count, jobs = sum(len(seats) for seats, _ in usable), len(case.gang.jobs)
     if jobs > 1:
         now = sum(case.has_room(seat, n) for seats, n in usable for seat in seats)
-        sentence = f"its {jobs} jobs need room at once, {now} of {count} instances have some{besides}"
-        return case.why(WhyCode.BUSY, sentence, jobs, now)
+        room = f"{now} of {counted(count, 'instance')} {'has' if now == 1 else 'have'} some"
+        return case.why(WhyCode.BUSY, f"its {jobs} jobs need room at once, {room}{besides}", jobs, now)
     # The first of each group has the most free.
     closest, n = min(((seats[0], n) for seats, n in usable), key=lambda one: (one[1] - one[0].free_count, one[0].order))
-    misfit = busy(closest.free_count, n, case.request)
-    sentence = f"{count} instances fit and all are in use: the closest {misfit.sentence}{besides}"
-    return case.why(WhyCode.BUSY, sentence, misfit.needs, misfit.has)
+    needs, has = shortage(closest.capacity, closest.total, closest.free_count, n, case.request)
+    name = _called(board.instances[closest.order])
+    where = f"{name} has {has}" if count == 1 else f"the closest of {count} instances, {name}, has {has}"
+    return case.why(WhyCode.BUSY, f"needs {needs}, {where}{besides}", n, closest.free_count)

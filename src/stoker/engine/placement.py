@@ -10,7 +10,7 @@ from uuid import UUID
 
 from stoker.core.block import Blocks
 from stoker.core.gang import Gang, InstanceRoom
-from stoker.core.ids import InstanceId, JobId
+from stoker.core.ids import InstanceId, JobId, instance_name
 from stoker.core.instance import LIVE, UP, Instance, S
 from stoker.core.job_facts import NoCapacity, Placed, Reserved
 from stoker.core.limits import MOST_GANGS
@@ -116,7 +116,8 @@ class _Hands:
         attempt = self._attempts[job]
         if instance.state is S.PENDING:
             return Reserved(instance.id, blocks, attempt=attempt)
-        return Placed(instance.id, blocks, owned=instance.owned, shim=instance.shim, attempt=attempt)
+        where = instance_name(instance.backend, instance.id)
+        return Placed(instance.id, blocks, owned=instance.owned, shim=instance.shim, where=where, attempt=attempt)
 
     def _launch(self, launch: Launch) -> None:
         """The row first, the provider later: what a crash leaves behind is found by our id."""
@@ -157,4 +158,5 @@ def _room(one: Instance) -> InstanceRoom:
         barred = "cordoned"
     elif one.unreachable_since is not None:
         barred = "unreachable"
-    return InstanceRoom(one.id, one.blocks, one.fleet_id, ready=one.state in UP, barred=barred)
+    name = instance_name(one.backend, one.id)
+    return InstanceRoom(one.id, one.blocks, one.fleet_id, ready=one.state in UP, barred=barred, name=name)

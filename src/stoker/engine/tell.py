@@ -6,8 +6,8 @@ from typing import Any
 
 from stoker.core.errors import Conflict, NotFound
 from stoker.core.family import found
-from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId, derived
-from stoker.core.instance import TellJobs, Tidings
+from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId, derived, instance_name
+from stoker.core.instance import Instance, TellJobs, Tidings
 from stoker.core.job_facts import CleanedUp, Cleanup, InstanceGone, Interrupted, Placed, Release, S
 from stoker.core.machine import Effect, Event
 from stoker.core.managed_task import CleanedUp as RunCleanedUp
@@ -56,7 +56,7 @@ class Teller:
             jobs = await job_store.on_instance(connection, instance_id)
             instance = await instance_store.get(connection, instance_id)
         for row in jobs:
-            event = _tidings(row, effect.tidings, instance_id, owned=instance.owned, shim=instance.shim)
+            event = _tidings(row, effect.tidings, instance)
             if event is not None:
                 try:
                     await self._committer.commit(Change(facts=(of_job(row["id"], row["run_id"], event),)))
@@ -109,14 +109,15 @@ class Teller:
         return Change()
 
 
-def _tidings(row: Record, tidings: str, instance_id: InstanceId, *, owned: bool, shim: bool) -> Event | None:
+def _tidings(row: Record, tidings: str, instance: Instance) -> Event | None:
     attempt: int = row["attempt"]
     match Tidings(tidings):
         case Tidings.PLACED:
             if row["state"] != S.SUBMITTED:
                 return None
-            return Placed(instance_id, tuple(row["blocks"]), owned=owned, shim=shim, attempt=attempt)
+            blocks, where = tuple(row["blocks"]), instance_name(instance.backend, instance.id)
+            return Placed(instance.id, blocks, owned=instance.owned, shim=instance.shim, where=where, attempt=attempt)
         case Tidings.INTERRUPTED:
-            return Interrupted(instance_id, "its machine is leaving", attempt=attempt)
+            return Interrupted(instance.id, "its machine is leaving", attempt=attempt)
         case Tidings.GONE:
-            return InstanceGone(instance_id, "its machine is gone", attempt=attempt)
+            return InstanceGone(instance.id, "its machine is gone", attempt=attempt)

@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from stoker.core.block import share
+from stoker.core.ids import instance_name
 from stoker.core.instance import Instance as InstanceRecord
 from stoker.core.job_facts import FINISHED as JOB_FINISHED
 from stoker.core.job_facts import Job as JobRecord
@@ -17,7 +19,7 @@ from stoker.store.run_list import Listed, ListedJob
 from stoker.store.run_spec import RunSpec
 from stoker.wire.event import Event, Trouble
 from stoker.wire.fleet import Fleet
-from stoker.wire.instance import Instance, InstanceGpu, InstanceResources
+from stoker.wire.instance import Instance, InstanceFree, InstanceGpu, InstanceResources
 from stoker.wire.job import Job
 from stoker.wire.run import Run
 from stoker.wire.time import moment, moment_or_none
@@ -69,6 +71,7 @@ def job_of(job: ListedJob) -> Job:
         exit_code=job.exit_code,
         exit_signal=job.exit_signal,
         instance=job.instance_id,
+        instance_name=instance_name(job.backend, job.instance_id) if job.instance_id and job.backend else None,
         submitted_at=moment(job.submitted_at),
         started_at=moment_or_none(job.running_at),
         finished_at=moment_or_none(job.finished_at),
@@ -94,8 +97,10 @@ def listed_job_of(job: JobRecord) -> ListedJob:
 
 def instance_of(one: InstanceRecord, fleet: str | None) -> Instance:
     capacity, held = one.blocks.capacity, one.blocks.held
+    free = share(capacity, one.blocks.total, one.blocks.free_count)
     return Instance(
         id=one.id,
+        name=instance_name(one.backend, one.id),
         fleet=fleet,
         backend=one.backend,
         status=one.state,
@@ -110,7 +115,8 @@ def instance_of(one: InstanceRecord, fleet: str | None) -> Instance:
             named=dict(capacity.named),
         ),
         blocks=one.blocks.total,
-        blocks_free=one.blocks.total - sum(map(len, held.values())),
+        blocks_free=one.blocks.free_count,
+        free=InstanceFree(cpu=free.cpu, memory_mb=free.memory_mb, disk_mb=free.disk_mb, gpus=free.gpus),
         jobs=len(held),
         price=one.price,
         spot=one.spot,

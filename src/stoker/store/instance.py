@@ -9,7 +9,7 @@ from uuid import UUID
 from stoker.core.block import Blocks
 from stoker.core.errors import NotFound
 from stoker.core.evolve import made
-from stoker.core.ids import InstanceId, JobId, ProjectId
+from stoker.core.ids import InstanceId, JobId, ProjectId, instance_name
 from stoker.core.instance import Instance, S, deadline
 from stoker.core.resources import Capacity
 from stoker.store.bundle import Bundle, Part
@@ -56,6 +56,11 @@ WHERE (fleet.project_id IS NULL OR fleet.project_id = $1)
 
 PAGE = f"{_VISIBLE} AND instance.id > $2 AND ($3 OR instance.state <> 'TERMINATED') ORDER BY instance.id LIMIT $4"
 
+NAMED = f"{_VISIBLE} AND instance.backend || '-' || right(instance.id::text, 6) = $2 ORDER BY instance.id"
+"""As `instance_name` makes them."""
+
+NAMES = "SELECT id, backend FROM instance WHERE id = ANY($1::uuid[])"
+
 COUNTS = "SELECT state, count(*) FROM instance WHERE state <> 'TERMINATED' GROUP BY state"
 
 _UNCHANGED = (None,) * 9
@@ -91,6 +96,15 @@ async def page(tx: Connection, project_id: ProjectId, after: UUID, finished: boo
 async def visible(tx: Connection, project_id: ProjectId, id: UUID) -> Shown | None:
     row = await tx.fetchrow(f"{_VISIBLE} AND instance.id = $2", project_id, id)
     return _shown(row) if row else None
+
+
+async def named(tx: Connection, project_id: ProjectId, name: str) -> list[Shown]:
+    """Those that people call so: one, unless the ends of two ids happen to be the same."""
+    return [_shown(row) for row in await tx.fetch(NAMED, project_id, name)]
+
+
+async def names(tx: Connection, ids: Iterable[InstanceId]) -> dict[InstanceId, str]:
+    return {row["id"]: instance_name(row["backend"], row["id"]) for row in await tx.fetch(NAMES, list(ids))}
 
 
 async def counts(tx: Connection) -> dict[str, int]:

@@ -48,6 +48,12 @@ WHERE spec.project_id = $1 AND spec.name = $2 AND spec.deleted_at IS NULL
 ORDER BY spec.run_id DESC LIMIT 1
 """
 
+BETWEEN = f"""
+SELECT {_COLUMNS}, spec.configuration FROM run_spec AS spec JOIN run ON run.id = spec.run_id
+WHERE spec.project_id = $1 AND spec.run_id BETWEEN $2 AND $3 AND spec.deleted_at IS NULL
+ORDER BY spec.run_id DESC LIMIT $4
+"""
+
 STANDING = """
 SELECT run.name FROM run
 WHERE project_id = $1 AND name = ANY ($2::text[]) AND state NOT IN ('TERMINATED', 'FAILED', 'DONE')
@@ -60,7 +66,8 @@ VERSIONS = "SELECT id, version FROM run WHERE id = ANY ($1::uuid[])"
 
 _JOB_COLUMNS = """
 id, run_id, replica, node, attempt, state, entered_at, submitted_at, running_at, instance_id, reason, message,
-exit_code, exit_signal, unreachable_since, exited_at
+exit_code, exit_signal, unreachable_since, exited_at,
+(SELECT backend FROM instance WHERE instance.id = job.instance_id) AS backend
 """
 
 JOBS = f"""
@@ -160,6 +167,8 @@ class ListedJob(NamedTuple):
     exit_signal: int | None = None
     unreachable_since: float | None = None
     exited_at: float | None = None
+    backend: str | None = None
+    """Of its instance."""
 
     @property
     def finished_at(self) -> float | None:
@@ -219,6 +228,11 @@ async def latest(tx: Connection, project_id: ProjectId, name: str) -> Listed | N
     """The run of that name that was submitted last."""
     row = await tx.fetchrow(LATEST, project_id, name)
     return read(row) if row else None
+
+
+async def between(tx: Connection, project_id: ProjectId, first: UUID, last: UUID, limit: int) -> list[Listed]:
+    """Those whose ids are not outside of these two, newest first."""
+    return [read(row) for row in await tx.fetch(BETWEEN, project_id, first, last, limit)]
 
 
 async def standing(tx: Connection, project_id: ProjectId, names: Collection[str]) -> str | None:

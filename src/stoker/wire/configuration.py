@@ -6,6 +6,7 @@ is wrong is refused with its line, its key, what was expected and the nearest va
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal
@@ -36,11 +37,15 @@ from stoker.wire.env import Env, bare, filled
 from stoker.wire.model import Invalid, Model, Problem
 from stoker.wire.name import EXPECTED as EXPECTED_NAME
 from stoker.wire.name import is_name
-from stoker.wire.problem import path_of, problems_of
+from stoker.wire.problem import described, path_of, problems_of
 
 CODE: Final = "configuration"
 AS_WRITTEN: Final = ("commands", "setup", "env")
 """Keys below which a number or `true` is the text that stands there: `- true` is a command."""
+
+
+PLANNED: Final = ("service", "dev-environment", "fleet", "volume", "gateway", "secret")
+"""Types that will come. Whoever writes one made no mistake in spelling, and nothing else in the file is judged."""
 
 
 def _refused(what: str, hint: str = "") -> PydanticCustomError:
@@ -61,7 +66,9 @@ def _command(text: str) -> str:
 
 def _name(text: str) -> str:
     if not is_name(text):
-        raise _refused(f"expected {EXPECTED_NAME}")
+        like = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") if text.isascii() else ""
+        hint = f"Did you mean {like}?" if is_name(like) else ""
+        raise _refused(f"expected {EXPECTED_NAME}, got {described(text)}", hint)
     return text
 
 
@@ -200,6 +207,10 @@ class TaskConfiguration(Model):
         """A key without a value is not given."""
         if not isinstance(given, dict):
             return given
+        if (type_ := given.get("type")) in PLANNED:
+            hint = "The type that works today is task; the README says what is there and what is not."
+            told = {"what": f"{type_} is planned and not there yet", "hint": hint, "at": ("type",)}
+            raise PydanticCustomError("refused", "{what}", told)
         return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
 
 

@@ -24,14 +24,25 @@ class InstanceResources(Answer):
     named: dict[str, int] = Field(default_factory=dict)
 
 
+class InstanceFree(Answer):
+    """What no job holds; blocks told as people think of them."""
+
+    cpu: float = Field(examples=[7.5])
+    memory_mb: int = Field(examples=[30_720])
+    disk_mb: int = Field(examples=[93_750])
+    gpus: float = Field(default=0, examples=[0])
+
+
 class Instance(Answer):
     id: UUID
+    name: str = Field(examples=["local-9c41ab"], description="As sentences call it; accepted instead of the id.")
     fleet: str | None = Field(default=None, examples=["local"])
     backend: str = Field(examples=["local"])
     status: InstanceStatus = Field(examples=["IDLE"])
     resources: InstanceResources
     blocks: int = Field(examples=[32], description="Into how many equal parts it is divided.")
     blocks_free: int = Field(examples=[31])
+    free: InstanceFree
     jobs: int = Field(examples=[1], description="How many hold a part of it.")
     price: float = Field(default=0.0, description="An hour.")
     spot: bool = False

@@ -21,6 +21,7 @@ class Job(Answer):
     exit_code: int | None = None
     exit_signal: int | None = None
     instance: UUID | None = Field(default=None, description="Where it runs or ran.")
+    instance_name: str | None = Field(default=None, examples=["local-9c41ab"])
     submitted_at: Time
     started_at: Time | None = None
     finished_at: Time | None = None

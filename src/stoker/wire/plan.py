@@ -38,13 +38,14 @@ class Place(Answer):
     replica: int
     node: int
     instance: UUID | None = Field(default=None, description="None: a new one would be launched.")
+    name: str = Field(default="", examples=["local-9c41ab"], description="Of the instance.")
     offer: str = Field(default="", description="What would be launched.")
     blocks: int = Field(examples=[1])
 
 
 class Plan(Answer):
     action: Action = Field(examples=["create"])
-    sentence: str = Field(examples=["It would start at once on instance 0199…"], description="For people.")
+    sentence: str = Field(examples=["It would start at once on local-9c41ab."], description="For people.")
     name: str | None = Field(default=None, description="None: a name is made when it is submitted.")
     configuration: dict[str, Any] = Field(description="As it was understood.")
     places: tuple[Place, ...] = ()

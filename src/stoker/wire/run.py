@@ -94,7 +94,9 @@ class StopMany(Model):
         }
     )
 
-    runs: tuple[str, ...] = Field(default=(), max_length=MOST_RUNS_AT_ONCE, description="Names or ids.")
+    runs: tuple[str, ...] = Field(
+        default=(), max_length=MOST_RUNS_AT_ONCE, description="Names, or ids or their beginnings."
+    )
     all: bool = Field(default=False, description="Every unfinished run of the project that you may stop.")
     abort: bool = False
 
@@ -109,14 +111,18 @@ class Reason(Answer):
     """What one instance says."""
 
     instance: UUID
-    sentence: str = Field(examples=["needs 8GB of memory, has 4GB"])
+    name: str = Field(examples=["local-9c41ab"])
+    sentence: str = Field(examples=["needs 8 GB of memory, has 4 GB"])
 
 
 class Why(Answer):
     """Why a run waits, or that it does not."""
 
-    sentence: str = Field(examples=["2 instances fit and all are in use"])
+    sentence: str = Field(examples=["train waits: needs 1 CPU, local-9c41ab has 0.5 of 2 CPUs free."])
     code: str = Field(default="", examples=["busy"])
+    needs: float = Field(default=0, examples=[16], description="In blocks, unless `limit` names something else.")
+    has: float = Field(default=0, examples=[8])
+    limit: str = Field(default="", examples=[""], description="What is too small everywhere, such as cpu or memory.")
     reasons: tuple[Reason, ...] = ()
     more: int = Field(default=0, description="Instances whose reason is not listed.")
     place: int | None = Field(default=None, description="In the queue, from 1.")

@@ -72,9 +72,8 @@ class BadYaml(UserError):
 
 def compose(text: str | bytes) -> Node:
     """The one document of a text."""
-    size = len(text)
-    if size > MOST_FILE_BYTES:
-        raise BadYaml(f"the file has {size} characters", None, f"At most {MOST_FILE_BYTES} are read.")
+    if len(text) > MOST_FILE_BYTES:
+        raise BadYaml(f"the file has more than {MOST_FILE_BYTES} characters", None, "Put long commands into a script.")
     composer = _Composer()
     try:
         for event in yaml.parse(_joined(text), Loader=_LOADER):
@@ -82,12 +81,20 @@ def compose(text: str | bytes) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
+        if mark and _is_tab(text, mark.line, mark.column):
+            raise BadYaml("a tab cannot indent a line", line, "Use spaces; most editors can replace tabs.") from error
         raise BadYaml(f"this is not YAML: {error.problem or error.context}", line) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadYaml(f"this is not YAML: {' '.join(str(error).split())}", None) from error
     if composer.root is None:
-        raise BadYaml("there is nothing in it", None)
+        raise BadYaml("there is nothing in it", None, "The least is `type: task` and a list of `commands`.")
     return composer.root
+
+
+def _is_tab(text: str | bytes, line: int, column: int) -> bool:
+    """Whether that is what the reader stumbled over."""
+    lines = (text.decode(errors="replace") if isinstance(text, bytes) else text).splitlines()
+    return line < len(lines) and lines[line][column : column + 1] == "\t" and not lines[line][:column].strip()
 
 
 def _joined(text: str | bytes) -> str | bytes:

@@ -1,12 +1,13 @@
 """What would happen, and why something does not."""
 
+from collections.abc import Mapping
 from uuid import uuid4
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from stoker.core.gang import Gang
-from stoker.core.ids import JobId, RunId
+from stoker.core.ids import InstanceId, JobId, RunId
 from stoker.core.job_facts import S as J
 from stoker.core.limits import MOST_JOBS_SHOWN
 from stoker.core.placement import Plan as CorePlan
@@ -18,7 +19,7 @@ from stoker.server.context import Context
 from stoker.server.error import answered
 from stoker.server.parameter import Ctx, RunRef, find_run
 from stoker.server.sentence import sentence
-from stoker.store import run_list
+from stoker.store import instance, run_list
 from stoker.store.run_list import Listed, ListedJob
 from stoker.wire.configuration import TaskConfiguration, complete, to_json, to_policy, to_request
 from stoker.wire.plan import Action, Place, Plan, PlanRequest
@@ -38,7 +39,9 @@ async def plan_run(context: Ctx, access: Member, body: PlanRequest) -> Response:
             current = await run_list.latest(connection, access.project_id, configuration.name)
         now = context.engine.clock.now()
         found = await look(connection, context.engine.merchant, now, besides=[gang], detail={gang.run_id})
-    return answered(_told(configuration, access, current, gang, found))
+        mine = {job for job, _ in gang.jobs}
+        names = await instance.names(connection, {one.instance_id for one in found.assignments if one.job_id in mine})
+    return answered(_told(configuration, access, current, gang, found, names))
 
 
 @router.get("/{run}/why", response_model=Why)
@@ -85,14 +88,21 @@ def _gang(context: Context, configuration: TaskConfiguration) -> Gang:
     )
 
 
-def _told(configuration: TaskConfiguration, access: Access, current: Listed | None, gang: Gang, plan: CorePlan) -> Plan:
-    places = _places(gang, plan)
+def _told(
+    configuration: TaskConfiguration,
+    access: Access,
+    current: Listed | None,
+    gang: Gang,
+    plan: CorePlan,
+    names: Mapping[InstanceId, str],
+) -> Plan:
+    places = _places(gang, plan, names)
     left = next((one for one in plan.left if one.run_id == gang.run_id), None)
     name = configuration.name or "it"
     if current is not None and not current.finished:
         action, said = Action.REFUSE, f"It would be refused: a run named {current.name} is {current.state}."
     elif left is None and places and places[0].instance is not None:
-        action, said = Action.CREATE, f"It would start at once on instance {places[0].instance}."
+        action, said = Action.CREATE, f"It would start at once on {places[0].name}."
     elif left is None:
         action, said = Action.CREATE, f"A new instance would be launched for it: {places[0].offer if places else ''}."
     elif left.fail_now:
@@ -111,10 +121,16 @@ def _told(configuration: TaskConfiguration, access: Access, current: Listed | No
     )
 
 
-def _places(gang: Gang, plan: CorePlan) -> tuple[Place, ...]:
+def _places(gang: Gang, plan: CorePlan, names: Mapping[InstanceId, str]) -> tuple[Place, ...]:
     ids = {job: node for node, (job, _) in enumerate(gang.jobs)}
     places = [
-        Place(replica=0, node=ids[one.job_id], instance=one.instance_id, blocks=len(one.blocks))
+        Place(
+            replica=0,
+            node=ids[one.job_id],
+            instance=one.instance_id,
+            name=names.get(one.instance_id, ""),
+            blocks=len(one.blocks),
+        )
         for one in plan.assignments
         if one.job_id in ids
     ]
@@ -131,7 +147,10 @@ def _why(why: CoreWhy, name: str) -> Why:
     return Why(
         sentence=f"{name} waits: {why.sentence}.",
         code=why.code.value,
-        reasons=tuple(Reason(instance=id, sentence=said) for id, said in why.reasons),
+        needs=why.needs,
+        has=why.has,
+        limit=why.limit,
+        reasons=tuple(Reason(instance=one.instance_id, name=one.name, sentence=one.sentence) for one in why.reasons),
         more=why.more,
         place=why.place,
         waiting=why.of,

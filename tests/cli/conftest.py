@@ -24,7 +24,7 @@ def fake() -> Iterator[Fake]:
 def bare_environ() -> dict[str, str]:
     """Nothing of the person who runs the tests."""
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "NO_COLOR", "COLUMNS"))
+        name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "NO_COLOR", "COLUMNS", "LINES"))
     }
     return {**kept, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"}
 

@@ -1,7 +1,7 @@
 """Server-sent events: an answer that goes on, with ids by which a client that was cut off goes on where it was."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 
 from starlette.responses import StreamingResponse
@@ -32,10 +32,14 @@ def event(data: str, *, id: int | str | None = None, name: str = "") -> bytes:
     return "\n".join((*lines, f"data: {data}", "", "")).encode()
 
 
-def streamed(context: Context, events: AsyncGenerator[bytes, None]) -> StreamingResponse:
+def streamed(
+    context: Context, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None
+) -> StreamingResponse:
     if context.streams >= MOST_STREAMS:
         raise Unavailable(f"{MOST_STREAMS} logs and events are being followed here.", code="too_many_streams")
-    return StreamingResponse(_counted(context, events), media_type="text/event-stream", headers=_HEADERS)
+    return StreamingResponse(
+        _counted(context, events), media_type="text/event-stream", headers={**_HEADERS, **(headers or {})}
+    )
 
 
 async def _counted(context: Context, events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -35,6 +36,19 @@ def environ(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def connected(environ: dict[str, str], fake: Fake) -> dict[str, str]:
     return {**environ, "STOKER_URL": fake.url, "STOKER_TOKEN": TOKEN}
+
+
+BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where the person sits who reads a time."""
+    monkeypatch.setenv("TZ", BERLIN)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 def call(

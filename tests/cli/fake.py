@@ -72,6 +72,8 @@ class Fake:
     def __init__(self) -> None:
         self.runs: dict[str, dict[str, Any]] = {}
         self.log = b""
+        self.logs: dict[int, bytes] = {}
+        """Of submissions that have one of their own."""
         self.complete = True
         self.gone = False
         """Somebody has deleted it while it was followed."""
@@ -220,8 +222,9 @@ class Handler(BaseHTTPRequestHandler):
     def _logs(self, found: dict[str, Any], query: dict[str, str]) -> None:
         fake = self.fake
         with fake.changed:
-            place = _place(fake.log, query)
-            body, end = fake.log[place.offset : place.offset + 64 * 1024], len(fake.log)
+            log = fake.logs.get(int(query.get("submission", 0)), fake.log)
+            place = _place(log, query)
+            body, end = log[place.offset : place.offset + 64 * 1024], len(log)
         body = body[: _whole(body)]
         headers = {"Stoker-Next-Offset": str(place.offset + len(body)), "Stoker-Log-End": str(end)}
         headers["Stoker-Log-Complete"] = str(fake.complete).lower()
@@ -285,7 +288,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _latest(found: dict[str, Any]) -> int:
-    latest: int = max(each["submission"] for each in found["jobs"])
+    latest: int = max(each["submission"] for each in found["jobs"] if each["replica"] == 0)
     return latest
 
 

@@ -111,7 +111,12 @@ def test_json_is_followed_line_by_line(connected: dict[str, str], fake: Fake) ->
 def following(env: dict[str, str], *args: str) -> Iterator[subprocess.Popen[bytes]]:
     """`stoker logs -f train`, which does not outlive the test."""
     reader = subprocess.Popen(
-        command("logs", "-f", "train", *args), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        command("logs", "-f", "train", *args),
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        bufsize=0,
     )
     try:
         yield reader

@@ -7,9 +7,11 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from stoker.core.limits import MOST_TAIL_LINES
 from stoker.server.http import GRACE_S
-from stoker.store.log import runner_log
+from stoker.store.log import READ_BYTES, runner_log
 from stoker.wire.frame import Frame, Stream, decode, encode, located
 from stoker.wire.log import Skipping, skip_of
 from tests.api.conftest import Api, Apis, Json, eventually, task
@@ -305,16 +307,32 @@ async def _until_end(a: Api, job: UUID) -> AsyncIterator[str]:
             return
 
 
-async def test_a_reader_that_does_not_read_does_not_keep_the_server_from_stopping(api: Apis) -> None:
+async def test_a_reader_that_does_not_read_does_not_keep_the_server_from_stopping(
+    api: Apis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream is in the middle of a send that nobody takes, so it cannot see that the server stops."""
+    loop = asyncio.get_running_loop()
     async with api(None) as a:
         await a.host()
         job = await started(a)
+        read, last_read_at = a.context.logs.read, [loop.time()]
+
+        async def watched(id: UUID, offset: int, limit: int = READ_BYTES) -> bytes:
+            last_read_at[0] = loop.time()
+            return await read(id, offset, limit)
+
+        async def is_stuck() -> bool:
+            return loop.time() - last_read_at[0] > 0.5
+
+        monkeypatch.setattr(a.context.logs, "read", watched)
         slow = a.admin.events(f"{RUNS}/train/logs/follow")
         await _much(a, job)
         assert (await anext(slow))[1] == ""
-        began = asyncio.get_running_loop().time()
+        await eventually(is_stuck, "the sockets in between are full")
+        assert a.context.streams == 1
+        began = loop.time()
         a.context.stop()
         a.served.http.stop()
         await eventually(lambda: _no_streams(a), "the stream is closed", 2 * GRACE_S)
-        assert asyncio.get_running_loop().time() - began < GRACE_S + 3.0
+        assert loop.time() - began < GRACE_S + 3.0
         await slow.aclose()

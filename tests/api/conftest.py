@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +73,7 @@ class Client:
     def speaking_as(self, token: str) -> "Client":
         return Client(self.session, self.url, token)
 
-    async def events(self, path: str, **options: Any) -> AsyncIterator[tuple[str, str, str]]:
+    async def events(self, path: str, **options: Any) -> AsyncGenerator[tuple[str, str, str], None]:
         """(id, name, data) of server-sent events."""
         headers = {"Authorization": f"Bearer {self.token}", **options.pop("headers", {})}
         async with self.session.get(self.url + path, headers=headers, **options) as answer:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -24,7 +25,9 @@ def fake() -> Iterator[Fake]:
 def bare_environ() -> dict[str, str]:
     """Nothing of the person who runs the tests."""
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "NO_COLOR", "COLUMNS", "LINES"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("STOKER_", "NO_COLOR", "COLUMNS", "LINES"))
     }
     return {**kept, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"}
 
@@ -37,6 +40,19 @@ def environ(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def connected(environ: dict[str, str], fake: Fake) -> dict[str, str]:
     return {**environ, "STOKER_URL": fake.url, "STOKER_TOKEN": TOKEN}
+
+
+BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where the person sits who reads a time."""
+    monkeypatch.setenv("TZ", BERLIN)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 def call(

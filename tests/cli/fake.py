@@ -5,11 +5,16 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from stoker.store.log_place import Place, Segment, last_lines, passed
 from stoker.wire.frame import Frame, Stream, encode, frame_end
+from stoker.wire.log import skip_text
 
 TOKEN = "token-of-a-test"
 
@@ -67,11 +72,15 @@ class Fake:
     def __init__(self) -> None:
         self.runs: dict[str, dict[str, Any]] = {}
         self.log = b""
+        self.logs: dict[int, bytes] = {}
+        """Of submissions that have one of their own."""
         self.complete = True
         self.sentence = "It waits for a machine."
         """Why every run waits."""
         self.events: list[dict[str, Any]] = []
         """Of every run."""
+        self.gone = False
+        """Somebody has deleted it while it was followed."""
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
         """Method, path with query, and body."""
         self.keys: list[str] = []
@@ -185,8 +194,10 @@ class Handler(BaseHTTPRequestHandler):
                 return self._answer(200, {"items": fake.events, "next_cursor": None})
             case "GET", ["events", "follow"]:
                 return self._tell()
+            case "GET", ["logs", *_] if int(query.get("submission", 0)) > _latest(found):
+                return self._refuse(404, "not_found", f"{found['name']} has no such job.")
             case "GET", ["logs"]:
-                return self._logs(int(query.get("offset", 0)))
+                return self._logs(found, query)
             case "GET", ["logs", "follow"]:
                 return self._follow(int(query.get("offset", 0)))
         return self._refuse(404, "not_found", "There is no such thing.")
@@ -216,13 +227,17 @@ class Handler(BaseHTTPRequestHandler):
         self.fake.write(complete=True)
         return self._answer(200, {"items": stopped})
 
-    def _logs(self, offset: int) -> None:
+    def _logs(self, found: dict[str, Any], query: dict[str, str]) -> None:
         fake = self.fake
         with fake.changed:
-            body, end = fake.log[offset : offset + 64 * 1024], len(fake.log)
+            log = fake.logs.get(int(query.get("submission", 0)), fake.log)
+            place = _place(log, query)
+            body, end = log[place.offset : place.offset + 64 * 1024], len(log)
         body = body[: _whole(body)]
-        headers = {"Stoker-Next-Offset": str(offset + len(body)), "Stoker-Log-End": str(end)}
+        headers = {"Stoker-Next-Offset": str(place.offset + len(body)), "Stoker-Log-End": str(end)}
         headers["Stoker-Log-Complete"] = str(fake.complete).lower()
+        headers |= {"Stoker-Log-Start": str(place.offset), "Stoker-Log-Skip": skip_text(place.skip)}
+        headers |= {"Stoker-Log-Run": found["id"], "Stoker-Log-Submission": str(_latest(found))}
         self.send_response(200)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -239,6 +254,10 @@ class Handler(BaseHTTPRequestHandler):
         while left:
             with fake.changed:
                 fake.changed.wait_for(lambda seen=offset: len(fake.log) > seen or fake.complete, 0.2)  # type: ignore[misc]
+                if fake.gone:
+                    self._chunk(b"event: gone\ndata: {}\n\n")
+                    self.close_connection = True
+                    return
                 data, over = fake.log[offset:], fake.complete
             end = frame_end(memoryview(data), 0)
             if end is None:
@@ -283,6 +302,25 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
+
+
+def _latest(found: dict[str, Any]) -> int:
+    latest: int = max(each["submission"] for each in found["jobs"] if each["replica"] == 0)
+    return latest
+
+
+def _place(log: bytes, query: dict[str, str]) -> Place:
+    """As the server's own log store finds it."""
+    if "tail" not in query and "since" not in query:
+        return Place(int(query.get("offset", 0)))
+    with NamedTemporaryFile() as file:
+        file.write(log)
+        file.flush()
+        segments = [Segment(Path(file.name), 0, len(log))] if log else []
+        floor = 0
+        if "since" in query:
+            floor = passed(segments, round(datetime.fromisoformat(query["since"]).timestamp() * 1e6))
+        return last_lines(segments, int(query["tail"]), floor) if "tail" in query else Place(floor)
 
 
 def _active(run: dict[str, Any]) -> bool:

@@ -4,13 +4,18 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from stoker.cli import exits
+from stoker.cli.attach import Attached, Interrupts
+from stoker.cli.printer import Printer
+from stoker.client.client import Client
+from stoker.wire.frame import Frame
 from tests.cli.conftest import ROOT, command
-from tests.cli.fake import Fake, err, out, run
+from tests.cli.fake import TOKEN, Fake, err, job, out, run
 from tests.cli.terminal import CTRL_C, CTRL_D, terminal
 
 RUNNING = {"status": "RUNNING", "termination_reason": None, "exit_code": None, "finished_at": None}
@@ -169,6 +174,23 @@ def test_on_a_narrow_terminal_the_whole_reason_is_there_and_then_gone(connected:
         person.wait_for(b"\r\x1b[2A\x1b[Jbegun")
         end(fake)
         assert person.ends() == 0
+
+
+def test_no_try_is_left_out_however_soon_the_next_one_follows(fake: Fake) -> None:
+    """Between two looks at the run there were two submissions; replica 1 has had more of them, which does not count."""
+    others = [job(replica=1, submission=number) for number in range(1, 6)]
+    fake.add(run("train", jobs=[*(job(submission=number) for number in (1, 2, 3)), *others]))
+    fake.logs = {1: out(b"first\n"), 2: out(b"second\n"), 3: out(b"third\n")}
+    submitted = run("train", **RUNNING)
+    shown: list[bytes] = []
+
+    class Paper(Printer):
+        def write(self, frames: Iterable[Frame]) -> None:
+            shown.extend(frame.data for frame in frames)
+
+    attached = Attached(Client(fake.url, TOKEN, "main"), submitted, Paper(), Interrupts())
+    assert attached.attend() == 0
+    assert shown == [b"first\n", b"second\n", b"third\n"]
 
 
 def test_another_try_has_another_log(connected: dict[str, str], fake: Fake) -> None:

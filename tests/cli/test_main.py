@@ -133,7 +133,7 @@ def test_a_wrong_token_is_said_with_what_to_do(stoker: Stoker) -> None:
     "answer",
     [
         (500, {}, {"error": {"code": "broken", "message": "It broke.", "hint": ""}}),
-        (502, {}, {"unexpected": "proxy"}),
+        (501, {}, {"unexpected": "proxy"}),
         (418, {}, {}),
     ],
 )

@@ -42,3 +42,12 @@ def test_since_takes_a_length_or_a_moment() -> None:
 def test_what_is_neither_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="For example"):
         moment.since(text, 0.0)
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_line_of_a_log_has_the_readers_time_and_its_offset_and_for_programs_it_is_utc() -> None:
+    summer, winter = 1_777_636_800_000_001, 1_767_268_800_999_999
+    assert moment.stamp(summer) == "2026-05-01T14:00:00.000001+02:00"
+    assert moment.stamp(winter) == "2026-01-01T13:00:00.999999+01:00"
+    assert moment.utc(summer) == "2026-05-01T12:00:00.000001Z"
+    assert len(moment.stamp(0)) == len(moment.stamp(winter))

@@ -36,7 +36,11 @@ def test_a_log_arrives_byte_for_byte(real: Real) -> None:
         again = real(*args)
         assert (again.stdout, again.stderr) == (expected, b"oh\n")
     assert real("logs", "bytes", "--tail", "2").stdout == b"20000\nno end"
-    assert real("logs", "bytes", "--since", "1h", "-t").stdout.endswith(b"Z no end")
+    assert real("logs", "bytes", "--since", "1h", "-t", env={"TZ": "UTC"}).stdout.endswith(b"+00:00 no end")
+    last = [json.loads(line) for line in real("logs", "bytes", "--tail", "2", "--json").stdout.splitlines()]
+    assert [(one["stream"], one["text"]) for one in last] == [("stdout", "20000"), ("stdout", "no end")]
+    too_many = real("logs", "bytes", "--tail", "100001")
+    assert too_many.returncode == 1 and b"tail" in too_many.stderr and b"100000" in too_many.stderr
     assert real("logs", "bytes", "--since", "2100-01-01T00:00:00Z").stdout == b""
     job = json.loads(real("get", "bytes", "--json").stdout)["jobs"][0]["id"]
     assert real("logs", "bytes", "--job", job).stdout == expected

@@ -183,9 +183,14 @@ class Attached:
         with suppress(Unavailable):
             self._run = run.wait(self._client, self._id, timeout_s=patience_s, away=self._away)
             self._away.back()
-        # A run that is tried again has another log, which begins with its next submission.
-        if self._printer is not None and _latest(self._run) > self._submission:
-            self._submission, self._offset, self._complete = _latest(self._run), 0, False
+            # A run that is tried again has another log; none is left out, however soon the next one follows.
+            if self._printer is not None and self._complete and self._is_tried_again():
+                self._submission, self._offset, self._complete = self._submission + 1, 0, False
+
+    def _is_tried_again(self) -> bool:
+        if run.finished(self._run) and _latest(self._run) <= self._submission:
+            return False
+        return log.exists(self._client, self._id, log.Which(submission=self._submission + 1))
 
     def _follow(self, status: Status) -> None:
         assert self._printer is not None

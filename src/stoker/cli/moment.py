@@ -1,7 +1,7 @@
 """Times as people say them."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timezone
 from typing import Final
 
 from stoker.core.errors import UserError
@@ -78,6 +78,14 @@ def since(text: str, now: float) -> float:
 
 
 def stamp(time_us: int) -> str:
-    """Of a line in a log; always of the same length."""
-    moment = datetime.fromtimestamp(time_us // 1_000_000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_us % 1_000_000:06}Z"
+    """Of a line in a log, in the reader's own time zone and with its offset; always of the same length."""
+    return _moment(time_us, None).astimezone().isoformat(timespec="microseconds")
+
+
+def utc(time_us: int) -> str:
+    """The same for programs."""
+    return _moment(time_us, UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def _moment(time_us: int, zone: timezone | None) -> datetime:
+    return datetime.fromtimestamp(time_us // 1_000_000, zone).replace(microsecond=time_us % 1_000_000)

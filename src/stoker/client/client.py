@@ -235,7 +235,8 @@ def error_of(reply: Reply) -> StokerError:
         )
     if status == 403:
         return Denied(message or "This token does not allow it.", hint=hint, code=code)
-    if status in (429, 503):
+    # A proxy says 502 or 504 while the server behind it starts again.
+    if status in (429, 502, 503, 504):
         return Unavailable(
             message or "The server cannot answer now.", hint=hint, code=code, retry_after_s=_retry_after(reply)
         )

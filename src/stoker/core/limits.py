@@ -81,3 +81,10 @@ LEAVING_GRACE_S = 120.0
 # Logs.
 LOG_QUOTA_BYTES = 10 * 1024**3
 """Of one job; the runner ends a job that writes more."""
+MOST_TAIL_LINES = 100_000
+"""That may be asked for from the end of a log; who wants more reads it by offset."""
+MOST_TAIL_BYTES = 32 * 1024 * 1024
+"""How far back those lines are looked for: of longer ones fewer are shown, and of an endless one the end."""
+TAIL_MEMORY_BYTES = 1024 * 1024
+"""How far before the last lines is looked whether the other stream was in the middle of a line; if it was silent for
+longer, what it says next begins one."""

@@ -1,6 +1,7 @@
 """While somebody reads a log that is being written, its runner is asked for every piece of it at once."""
 
 import asyncio
+from functools import partial
 from uuid import UUID
 
 import structlog
@@ -31,9 +32,17 @@ class Followers:
 
     def want(self, id: UUID) -> None:
         """Somebody began to read; a job that does not run yet is followed as soon as it does."""
-        if id not in self._tasks:
-            self._tasks[id] = asyncio.get_running_loop().create_task(self._follow(JobId(id)), name=f"follow {id}")
-            self._tasks[id].add_done_callback(lambda _: self._tasks.pop(id, None))
+        before = self._tasks.get(id)
+        # One that has just ended is still in the table: its reader left in the moment in which this one came.
+        if before is None or before.done():
+            task = self._tasks[id] = asyncio.get_running_loop().create_task(
+                self._follow(JobId(id)), name=f"follow {id}"
+            )
+            task.add_done_callback(partial(self._forget, id))
+
+    def _forget(self, id: UUID, task: "asyncio.Task[None]") -> None:
+        if self._tasks.get(id) is task:
+            del self._tasks[id]
 
     def saw(self, batch: Batch) -> None:
         for moved in batch.moved:

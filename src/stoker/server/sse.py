@@ -1,10 +1,11 @@
 """Server-sent events: an answer that goes on, with ids by which a client that was cut off goes on where it was."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from stoker.core.errors import Unavailable
 from stoker.core.limits import MOST_STREAMS
@@ -32,10 +33,26 @@ def event(data: str, *, id: int | str | None = None, name: str = "") -> bytes:
     return "\n".join((*lines, f"data: {data}", "", "")).encode()
 
 
-def streamed(context: Context, events: AsyncGenerator[bytes, None]) -> StreamingResponse:
+class _Stream(StreamingResponse):
+    """Closes its events however it ends; broken off in the middle of a send, they would wait for the collector."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._events.aclose()
+
+
+def streamed(
+    context: Context, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None
+) -> StreamingResponse:
     if context.streams >= MOST_STREAMS:
         raise Unavailable(f"{MOST_STREAMS} logs and events are being followed here.", code="too_many_streams")
-    return StreamingResponse(_counted(context, events), media_type="text/event-stream", headers=_HEADERS)
+    return _Stream(_counted(context, events), {**_HEADERS, **(headers or {})})
 
 
 async def _counted(context: Context, events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -26,6 +26,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -33,6 +34,7 @@ from weakref import WeakValueDictionary
 
 from stoker.core.errors import Conflict, Unavailable, UserError
 from stoker.core.ids import derived
+from stoker.store.log_place import Place, Segment, last_lines, passed
 from stoker.wire.frame import FRAME_BYTES, OVERHEAD, cut_short, frame_end, intact
 
 APPEND_BYTES: Final = 1024 * 1024
@@ -96,6 +98,11 @@ class LogStore:
         directory = self._directory(job_id)
         async with self._turn(job_id):
             return await asyncio.to_thread(self._find_end, job_id, directory)
+
+    async def place(self, job_id: UUID, *, tail: int | None = None, since_us: int | None = None) -> Place:
+        """Where to begin to read for the last lines, for what was written since a time, or for the one of the other."""
+        directory, end = self._directory(job_id), await self.end(job_id)
+        return await asyncio.to_thread(self._place, job_id, directory, end, tail, since_us)
 
     async def delete(self, job_id: UUID) -> None:
         """Forgets the log; safe to call twice."""
@@ -218,6 +225,13 @@ class LogStore:
                 hint="Go on from where the last read ended, or begin at 0.",
                 code="log_offset",
             )
+
+    def _place(self, job_id: UUID, directory: Path, end: int, tail: int | None, since_us: int | None) -> Place:
+        with _explained(job_id):
+            bases = [base for base in _bases(directory) if base < end]
+            segments = [Segment(_segment(directory, base), base, after) for base, after in pairwise((*bases, end))]
+            floor = 0 if since_us is None else passed(segments, since_us)
+            return Place(floor) if tail is None else last_lines(segments, tail, floor)
 
     def _remember(self, job_id: UUID, base: int, size: int) -> None:
         with self._guard:

@@ -257,7 +257,13 @@ async def jobs(
 
 
 async def job(tx: Connection, run_id: RunId, id: UUID) -> ListedJob | None:
-    row = await tx.fetchrow(f"SELECT {_JOB_COLUMNS} FROM job WHERE run_id = $1 AND id = $2", run_id, id)
+    """Of a run that was not deleted meanwhile: its rows are there a little longer than its logs."""
+    row = await tx.fetchrow(
+        f"""SELECT {_JOB_COLUMNS} FROM job
+        WHERE run_id = $1 AND id = $2
+          AND NOT EXISTS (SELECT FROM run_spec WHERE run_spec.run_id = $1 AND deleted_at IS NOT NULL)""",
+        run_id, id,
+    )  # fmt: skip
     return read_job(row) if row else None
 
 

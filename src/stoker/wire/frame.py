@@ -28,6 +28,11 @@ class Stream(IntEnum):
     RUNNER = 3
 
 
+def side(stream: int) -> Stream:
+    """Which of a reader's two outputs it belongs to; what only a newer runner knows goes to stdout and is not lost."""
+    return Stream.STDERR if stream == Stream.STDERR else Stream.STDOUT
+
+
 @dataclass(frozen=True)
 class Frame:
     """Bytes of a job in the order they came; `stream` may be a number that only a newer runner knows."""
@@ -61,13 +66,18 @@ def head(frame: Frame) -> bytes:
 
 def decode(frames: bytes) -> Iterator[Frame]:
     """Whole frames, one behind the other."""
+    return (frame for _, frame in located(frames, 0))
+
+
+def located(frames: bytes, offset: int) -> Iterator[tuple[int, Frame]]:
+    """Each with its own offset, where the first one's is known."""
     view, at = memoryview(frames), 0
     while at < len(view):
         end = frame_end(view, at)
         if end is None:
             raise UserError(f"The bytes at {at} are no whole frame.", code="log_frame")
         stream, time_us, _ = _HEADER.unpack_from(view, at)
-        yield Frame(stream, time_us, bytes(view[at + OVERHEAD : end]))
+        yield offset + at, Frame(stream, time_us, bytes(view[at + OVERHEAD : end]))
         at = end
 
 
@@ -100,6 +110,28 @@ def whole(view: memoryview) -> int:
             break
         at = end
     return at
+
+
+class Span(NamedTuple):
+    """Where a frame stands among others, and what its header says."""
+
+    at: int
+    data_at: int
+    end: int
+    stream: int
+    time_us: int
+
+
+def spans(view: memoryview) -> Iterator[Span]:
+    """Of whole frames, by their headers alone, like `whole`."""
+    at, size = 0, len(view)
+    while at + OVERHEAD <= size:
+        stream, time_us, length = _HEADER.unpack_from(view, at)
+        end = at + OVERHEAD + length
+        if end > size:
+            return
+        yield Span(at, at + OVERHEAD, end, stream, time_us)
+        at = end
 
 
 def cut_short(data: bytes) -> bool:

@@ -1,7 +1,7 @@
 """Runs: submit, list, look, wait, stop, delete."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -25,6 +25,7 @@ from stoker.store import run_list
 from stoker.store.run_list import Filter, Listed
 from stoker.wire.name import NAME
 from stoker.wire.run import Run, RunList, RunPage, Stop, StopMany, Submit
+from stoker.wire.time import seconds_of
 from stoker.wire.user import Role
 
 router = APIRouter(prefix="/projects/{project}/runs", tags=["runs"])
@@ -58,7 +59,7 @@ async def list_runs(
     cursor: Cursor = None,
 ) -> Response:
     """Newest first, without their jobs and configurations."""
-    chosen = Filter(frozenset(status or ()), active, name, type, user, _seconds(since))
+    chosen = Filter(frozenset(status or ()), active, name, type, user, None if since is None else seconds_of(since))
     before = id_cursor(cursor)
     async with context.database.connection() as connection:
         found = await run_list.page(connection, access.project_id, chosen, before, limit + 1)
@@ -132,13 +133,6 @@ async def delete_run(context: Ctx, access: Member, run: RunRef) -> Response:
             )
     context.engine.wake(SWEEP)
     return Response(status_code=204)
-
-
-def _seconds(moment: datetime | None) -> float | None:
-    """Without a zone it is UTC, as everything is here."""
-    if moment is None:
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 async def _shown(context: Context, access: Access, ref: str) -> Run:

@@ -124,7 +124,7 @@ def test_people_are_told_their_own_time_and_programs_that_of_the_world(stoker: S
     assert json.loads(stoker("get", "train", "--json", **here).stdout)["submitted_at"] == "2026-05-01T12:00:00Z"
     header, line = stoker("events", "train", **here).stdout.decode().splitlines()
     assert header.startswith(("TIME (CET)", "TIME (CEST)"))
-    assert line.startswith("2026-05-01 14:00:00  job")
+    assert line.startswith("2026-05-01 14:00:00.500  job")
     assert json.loads(stoker("events", "train", "--json", **here).stdout)[0]["at"] == "2026-05-01T12:00:00.5Z"
 
 

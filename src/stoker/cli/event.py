@@ -13,7 +13,7 @@ from stoker.client.client import Json
 HEADERS: Final = ("WHAT", "EVENT", "STATUS", "BY", "MESSAGE")
 """Behind the time."""
 SPARE: Final = ("BY", "WHAT", "EVENT")
-WIDTHS: Final = (19, 4, 14, 26, 5, 40)
+WIDTHS: Final = (23, 4, 14, 26, 5, 40)
 """To begin with, where it is not known yet what will come."""
 
 
@@ -78,4 +78,4 @@ def _failing(trouble: Json) -> str:
 def _row(one: Json) -> tuple[str, ...]:
     source, target = one["source"] or "", one["target"]
     moved = f"{source} → {target}" if source and source != target else target
-    return (moment.clock(one["at"], zone=False), one["kind"], one["event"], moved, one["by"], one["message"])
+    return (moment.fine_clock(one["at"]), one["kind"], one["event"], moved, one["by"], one["message"])

@@ -16,9 +16,11 @@ def parse(text: str) -> float:
 
 
 def span(seconds: float) -> str:
-    """About how long: `0.4s`, `42s`, `3m 5s`, `2h 10m`, `4d 3h`."""
-    if seconds < 0:
+    """About how long: `40ms`, `0.4s`, `42s`, `3m 5s`, `2h 10m`, `4d 3h`."""
+    if seconds < 0.0005:
         return "0s"
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f}ms"
     if seconds < 10:
         return f"{seconds:.1f}".removesuffix(".0") + "s"
     whole = round(seconds)
@@ -43,9 +45,14 @@ def ago(text: str | None, now: float) -> str:
     return ""
 
 
-def clock(text: str | None, *, zone: bool = True) -> str:
-    """In the reader's own time zone, which is named unless a header names it: `2026-05-01 14:00:00 CEST`."""
-    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S{' %Z' if zone else ''}}" if text else ""
+def clock(text: str | None) -> str:
+    """In the reader's own time zone: `2026-05-01 14:00:00 CEST`."""
+    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S %Z}" if text else ""
+
+
+def fine_clock(text: str) -> str:
+    """With milliseconds, in a table whose header names the zone: `2026-05-01 14:00:00.123`."""
+    return datetime.fromisoformat(text).astimezone().replace(tzinfo=None).isoformat(" ", "milliseconds")
 
 
 def zone() -> str:

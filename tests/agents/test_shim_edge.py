@@ -78,6 +78,13 @@ BAD: list[tuple[str, str, Any, tuple[int, str]]] = [
     ("GET", "/changes?wait_s=61", None, (422, "validation")),
     ("GET", "/changes?wait_s=nan", None, (422, "validation")),
     ("GET", "/changes?unknown=1", None, (422, "validation")),
+    ("POST", "/tasks", {"fence": True}, (422, "validation")),
+    ("POST", "/tasks", {"fence": "1"}, (422, "validation")),
+    ("POST", "/tasks", {"cpu": True}, (422, "validation")),
+    ("POST", "/tasks", {"memory_mb": "512"}, (422, "validation")),
+    ("POST", "/tasks", {"gpu_indices": [True]}, (422, "validation")),
+    ("POST", f"/tasks/{ID}/terminate", {"fence": 1, "grace_s": False}, (422, "validation")),
+    ("POST", "/leave", {"force": 1}, (422, "validation")),
     ("POST", "/leave", {"force": "perhaps"}, (422, "validation")),
 ]
 

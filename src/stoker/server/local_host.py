@@ -13,6 +13,7 @@ from stoker.core.errors import Unavailable
 from stoker.core.gpu import Gpu
 from stoker.core.ids import FleetId, InstanceId
 from stoker.core.instance import Instance
+from stoker.core.quantity import whole
 from stoker.core.resources import Capacity
 from stoker.transport.http import Line
 from stoker.transport.local import LocalShim
@@ -54,7 +55,7 @@ def listening(home: Path) -> bool:
 
 def instance_of(host: HostInfo, host_id: UUID, fleet_id: FleetId, now: float) -> Instance:
     gpus = tuple(Gpu(gpu.index, gpu.name, gpu.memory_mb, gpu.vendor) for gpu in host.gpus)
-    capacity = Capacity(host.cpus, host.memory_mb, host.disk_mb, gpus)
+    capacity = Capacity(whole(host.cpus), host.memory_mb, host.disk_mb, gpus)
     blocks = Blocks(capacity, divide(capacity, AUTO))
     return Instance(InstanceId(host_id), fleet_id, "local", blocks, entered_at=now, owned=True)
 

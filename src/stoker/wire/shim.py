@@ -53,7 +53,7 @@ class HostGpu(Answer):
 
 class HostInfo(Answer):
     hostname: str
-    cpus: int
+    cpus: float = Field(description="That it may use: less than the machine has where a quota says so.")
     memory_mb: int
     disk_mb: int
     gpus: tuple[HostGpu, ...] = ()

@@ -6,6 +6,7 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
+from uuid import UUID
 
 import psutil
 import pynvml  # type: ignore[import-untyped]
@@ -51,7 +52,7 @@ def _text(said: str | bytes) -> str:
     return said.decode() if isinstance(said, bytes) else said
 
 
-def look(home: Path, gpus: tuple[HostGpu, ...], *, cgroups: bool) -> HostInfo:
+def look(home: Path, gpus: tuple[HostGpu, ...], *, cgroups: bool, project_id: UUID | None) -> HostInfo:
     cpus, memory_mb = capacity(
         allowance.read(), cpus=len(os.sched_getaffinity(0)), memory_bytes=psutil.virtual_memory().total
     )
@@ -63,6 +64,7 @@ def look(home: Path, gpus: tuple[HostGpu, ...], *, cgroups: bool) -> HostInfo:
         gpus=gpus,
         addresses=addresses(),
         root=os.geteuid() == 0,
+        project_id=project_id,
         cgroups=cgroups,
     )
 

@@ -34,7 +34,7 @@ from stoker.shim.shelf import Shelf
 from stoker.shim.shim import Shim
 from stoker.shim.task import Bench
 from stoker.shim.tenant import Tenants
-from stoker.wire.shim import HostGpu
+from stoker.wire.shim import HostGpu, HostInfo
 
 log = structlog.get_logger()
 
@@ -65,11 +65,16 @@ async def _serve(home: Home, gpus: Sequence[HostGpu]) -> None:
             return loop.run_in_executor(pool, work, *arguments)
 
         fork_server = ForkServer(home.socket("fork.sock"), home.fork_log, start_runner, raise_descriptors())
-        shim, devices, cgroups = _made(home, gpus, fork_server, in_thread)
+        tenants = Tenants(Ledger(home.root / "projects"), is_root=home.is_root)
+        shim, devices, cgroups = _made(home, gpus, fork_server, tenants, in_thread)
         notified = _hear(home, shim)
         beside = [loop.create_task(_warm(fork_server, in_thread))]
         await shim.recover()
-        edge = Api(shim, lambda: host.look(home.root, devices.gpus, cgroups=cgroups.version > 0), home.token())
+
+        def seen() -> HostInfo:
+            return host.look(home.root, devices.gpus, cgroups=cgroups.version > 0, project_id=tenants.only)
+
+        edge = Api(shim, seen, home.token())
         runner = await _open(home, edge)
         log.info("shim serves", home=str(home.root), boot=shim.boot, root=home.is_root, cgroups=cgroups.version)
         beside += [loop.create_task(shim.watch()), loop.create_task(_reap(fork_server))]
@@ -90,7 +95,7 @@ async def _serve(home: Home, gpus: Sequence[HostGpu]) -> None:
 
 
 def _made(
-    home: Home, gpus: Sequence[HostGpu], fork_server: ForkServer, in_thread: InThread
+    home: Home, gpus: Sequence[HostGpu], fork_server: ForkServer, tenants: Tenants, in_thread: InThread
 ) -> tuple[Shim, Devices, cgroup.Cgroups]:
     cgroups = cgroup.find(cgroup.name_of(home.root))
     devices = Devices(gpus)
@@ -109,7 +114,6 @@ def _made(
         asyncio.Semaphore(STARTS_AT_ONCE),
         time.time,
     )
-    tenants = Tenants(Ledger(home.root / "projects"), is_root=home.is_root)
     removed = Removed(Ledger(home.root / "removed"))
     return Shim(bench, tenants, removed), devices, cgroups
 

@@ -59,6 +59,9 @@ class HostInfo(Answer):
     gpus: tuple[HostGpu, ...] = ()
     addresses: tuple[str, ...] = ()
     root: bool = Field(description="Runs as root: jobs of several projects are kept apart by users.")
+    project_id: UUID | None = Field(
+        default=None, description="Without root: the only project that it serves, once a job of it has come."
+    )
     cgroups: bool = Field(description="Limits of memory and CPU are enforced.")
 
 

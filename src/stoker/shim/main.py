@@ -91,6 +91,7 @@ async def _serve(home: Home, gpus: Sequence[HostGpu]) -> None:
             cgroups.close()
             for name in ("shim.sock", "notify.sock"):
                 home.socket(name).unlink(missing_ok=True)
+            home.leave()
         log.info("shim ends", left=shim.left.is_set())
 
 

@@ -19,20 +19,23 @@ class Home:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.is_root = os.geteuid() == 0
+        self._mode = 0o711 if self.is_root else 0o700
         self.tasks = self.root / "tasks"
         self.shim_log = self.root / "shim.log"
         self.fork_log = self.root / "fork.log"
         self._refuge: Path | None = None
 
     def prepare(self) -> None:
-        mode = 0o711 if self.is_root else 0o700
         self.root.mkdir(parents=True, exist_ok=True)
-        for directory in (self.root, self.tasks):
-            directory.mkdir(exist_ok=True)
-            directory.chmod(mode)
+        self.root.chmod(self._mode)
+        self.make_tasks()
         if self.is_root:
             _check_open(self.root)
         refuge.sweep(refuge.runtime_directory())
+
+    def make_tasks(self) -> None:
+        self.tasks.mkdir(exist_ok=True)
+        self.tasks.chmod(self._mode)
 
     def lock(self) -> int:
         """One shim for one home. The descriptor is the lock, and dies with us."""

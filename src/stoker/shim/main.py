@@ -77,7 +77,8 @@ async def _serve(home: Home, gpus: Sequence[HostGpu]) -> None:
         edge = Api(shim, seen, home.token())
         runner = await _open(home, edge)
         log.info("shim serves", home=str(home.root), boot=shim.boot, root=home.is_root, cgroups=cgroups.version)
-        beside += [loop.create_task(shim.watch()), loop.create_task(_reap(fork_server))]
+        for work in (shim.watch(), _reap(fork_server), _guard_door(home.socket("shim.sock"), asked)):
+            beside.append(loop.create_task(work))
         await _either(asked, shim.left)
         await shim.stop()
         await runner.cleanup()
@@ -120,7 +121,8 @@ def _made(
 
 
 async def _open(home: Home, edge: Api) -> web.AppRunner:
-    runner = web.AppRunner(edge.application(), access_log=None, shutdown_timeout=1.0)
+    # A body is taken as it comes: a few bytes of it could stand for more than all our memory and time.
+    runner = web.AppRunner(edge.application(), access_log=None, shutdown_timeout=1.0, auto_decompress=False)
     await runner.setup()
     path = home.socket("shim.sock")
     await web.SockSite(runner, listen(path)).start()
@@ -159,6 +161,22 @@ async def _reap(fork_server: ForkServer) -> None:
     while True:
         await asyncio.sleep(LOOK_S)
         fork_server.reap()
+
+
+async def _guard_door(path: Path, leave: asyncio.Event) -> None:
+    """A shim whose socket was deleted is reached by nobody, and its lock keeps the next one away: it leaves."""
+    own = _inode(path)
+    while own is not None and _inode(path) == own:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_S)
+    log.error("our socket is gone, and so are we", socket=str(path))
+    leave.set()
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 async def _either(*events: asyncio.Event) -> None:

@@ -282,5 +282,6 @@ def _unknown(id: UUID) -> NotFound:
 
 
 def _check_same(order: TaskOrder, known: TaskOrder) -> None:
-    if (order.project_id, order.token) != (known.project_id, known.token):
-        raise Conflict(f"Task {order.id} is here already, with another project or token.", code="other_order")
+    """Who it is for, and what nobody else may have meanwhile. The rest may be told otherwise by another version."""
+    if (order.project_id, order.token, order.gpu_indices) != (known.project_id, known.token, known.gpu_indices):
+        raise Conflict(f"Task {order.id} is here already, with another project, token or GPUs.", code="other_order")

@@ -149,7 +149,7 @@ class Stage:
         return found
 
     def cgroups(self, id: UUID) -> list[str]:
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, ValueError):
             return list(self.record(id).get("cgroups", []))
         return []
 

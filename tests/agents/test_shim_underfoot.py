@@ -3,11 +3,20 @@
 import asyncio
 import os
 import shutil
+from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 from stoker.core.reason import JobReason
-from tests.agents.shim_stage import stage, until
+from stoker.runner.proc import alive, has_in_environment, pids
+from stoker.runner.reaper import JOB_VARIABLE
+from stoker.shim import cgroup
+from tests.agents.shim_stage import existing, stage, until
 from tests.agents.test_shim_tenant import UNPRIVILEGED
+
+
+def processes(id: UUID) -> list[int]:
+    return [pid for pid in pids() if has_in_environment(pid, f"{JOB_VARIABLE}={id}".encode())]
 
 
 async def test_a_task_whose_directory_was_deleted_can_be_ended_and_removed(shared_directory: Path) -> None:
@@ -91,3 +100,22 @@ async def test_a_shim_whose_home_was_deleted_leaves(shared_directory: Path) -> N
         assert shim.process is not None
         assert await asyncio.to_thread(shim.process.wait, 30.0) == 0
         shim.home.mkdir()
+
+
+async def test_a_job_whose_record_was_spoilt_does_not_run_on_unseen(shared_directory: Path) -> None:
+    """A disk error, while no shim was there. The server hears that the task is not here, and may start it again
+    elsewhere: two of one job must never run. What is on disk stays for people."""
+    async with stage(shared_directory) as shim:
+        tasks = [await shim.start_job("sleep 1000") for _ in range(2)]
+        runners = [await shim.born(task.id) for task in tasks]
+        jobs = [await until(partial(processes, task.id)) for task in tasks]
+        await shim.kill()
+        (shim.directory(tasks[0].id) / "task.json").write_text('{"task": ')
+        (shim.directory(tasks[1].id) / "task.json").unlink()
+        await shim.start()
+        for task, runner, job in zip(tasks, runners, jobs, strict=True):
+            assert not any(map(alive, (runner, *job)))
+            assert (await shim.ask("GET", f"/tasks/{task.id}")).error == (404, "no_task")
+            assert (await shim.ask("POST", "/tasks", json=shim.order(id=str(task.id), fence=9))).error[0] == 503
+            assert (shim.directory(task.id) / "order.json").exists()
+            assert existing(*(f"{place}/{task.id}" for place in cgroup.find(cgroup.name_of(shim.home)).places)) == []

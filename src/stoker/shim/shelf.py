@@ -89,7 +89,7 @@ class Shelf:
                 if not _cleared(directory):
                     found.unreadable[id] = str(error)
             except (ValidationError, OSError) as error:
-                # Somebody has to look at it: a job may still run there.
+                # Somebody has to look at it.
                 found.unreadable[id] = str(error)
         return found
 

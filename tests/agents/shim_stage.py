@@ -149,7 +149,7 @@ class Stage:
         return found
 
     def cgroups(self, id: UUID) -> list[str]:
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, ValueError):
             return list(self.record(id).get("cgroups", []))
         return []
 
@@ -163,8 +163,13 @@ class Stage:
         pid: int = await until(lambda: self.runner(id))
         return pid
 
+    @property
+    def fork_socket(self) -> Path:
+        note = self.home / "sockets"
+        return (Path(note.read_text().strip()) if note.exists() else self.home) / "fork.sock"
+
     def fork_server(self) -> int | None:
-        path = self.home / "fork.sock"
+        path = self.fork_socket
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
             line.settimeout(5.0)
             line.connect(str(path))
@@ -175,7 +180,7 @@ class Stage:
     async def fork_server_ready(self) -> int:
         def answers() -> bool:
             with suppress(Exception):
-                return bool(server_version(self.home / "fork.sock"))
+                return bool(server_version(self.fork_socket))
             return False
 
         await until(answers)

@@ -1,6 +1,7 @@
 """The edge of a runner: who gets in, what is refused and how, and the archive with the code."""
 
 import asyncio
+import gzip
 import io
 import json
 import os
@@ -65,6 +66,15 @@ async def test_what_is_not_there_is_said_like_any_error(fork_socket: Path, place
     ("change", "field"),
     [
         ({"fence": "x"}, "fence"),
+        ({"fence": True}, "fence"),
+        ({"fence": -1}, "fence"),
+        ({"fence": 10**30}, "fence"),
+        ({"fence": "1"}, "fence"),
+        ({"submission": True}, "submission"),
+        ({"stop_duration_s": False}, "stop_duration_s"),
+        ({"tty": 1}, "tty"),
+        ({"tty": "yes"}, "tty"),
+        ({"env": {"A": 1}}, "env.A"),
         ({"commands": "echo"}, "commands"),
         ({"comands": ["echo"]}, "comands"),
         ({"submission": 0}, "submission"),
@@ -121,6 +131,16 @@ async def test_what_is_too_large_is_refused(fork_socket: Path, place: Path) -> N
         told = await one.ask("POST", "/job", json=one.order("true", env={"A": "x" * SCRIPT_BYTES}))
         assert told.error == (422, "too_long")
         assert (await one.runs(f"# {'x' * (SCRIPT_BYTES - 20)}\nexit 3")).exit_code == 3
+
+
+async def test_a_body_is_not_unpacked(fork_socket: Path, place: Path) -> None:
+    """A few kilobytes could stand for gigabytes."""
+    async with runner(fork_socket, place) as one:
+        packed = gzip.compress(json.dumps(one.order("true")).encode())
+        for method, path in (("POST", "/job"), ("POST", "/stop")):
+            told = await one.ask(method, path, data=packed, headers={"Content-Encoding": "gzip"})
+            assert told.error == (422, "validation")
+        assert (await one.health()).state == RunnerState.WAIT_SUBMIT
 
 
 async def test_half_a_request_and_no_request_disturb_nobody(fork_socket: Path, place: Path) -> None:

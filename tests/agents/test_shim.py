@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -65,6 +66,19 @@ async def test_the_same_order_twice_is_one_task(shim: Stage) -> None:
     other = await shim.ask("POST", "/tasks", json=order | {"fence": 8, "token": "x" * 32})
     assert other.error == (409, "other_order")
     assert len((await shim.ask("GET", "/tasks")).json["tasks"]) == 1
+
+
+async def test_of_two_orders_at_once_for_one_task_the_first_stands(shim: Stage) -> None:
+    """They differ in whom it is for, or in what nobody else may have meanwhile."""
+    changes: list[dict[str, Any]] = [{"token": "x" * 32}, {"project_id": str(uuid4())}, {"gpu_indices": [1]}]
+    for change in changes:
+        order = shim.order(gpu_indices=[0])
+        told = await asyncio.gather(*(shim.ask("POST", "/tasks", json=one) for one in (order, order | change) * 3))
+        assert sorted(one.status for one in told) == [200, 200, 201, 409, 409, 409], change
+        assert {one.error[1] for one in told if one.status == 409} == {"other_order"}
+        assert len({one.task.gpu_ids for one in told if one.status != 409}) == 1
+        await shim.terminate(UUID(order["id"]))
+        assert (await shim.remove(UUID(order["id"]))).status == 204
 
 
 async def test_news_comes_within_milliseconds_and_only_what_is_new(shared_directory: Path) -> None:

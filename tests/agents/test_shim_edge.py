@@ -1,8 +1,10 @@
 """What the shim answers to bad input: a status, a code and a sentence, and never a secret or a trace."""
 
+import asyncio
 import json
 import random
 import string
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,13 @@ BAD: list[tuple[str, str, Any, tuple[int, str]]] = [
     ("GET", "/changes?wait_s=61", None, (422, "validation")),
     ("GET", "/changes?wait_s=nan", None, (422, "validation")),
     ("GET", "/changes?unknown=1", None, (422, "validation")),
+    ("POST", "/tasks", {"fence": True}, (422, "validation")),
+    ("POST", "/tasks", {"fence": "1"}, (422, "validation")),
+    ("POST", "/tasks", {"cpu": True}, (422, "validation")),
+    ("POST", "/tasks", {"memory_mb": "512"}, (422, "validation")),
+    ("POST", "/tasks", {"gpu_indices": [True]}, (422, "validation")),
+    ("POST", f"/tasks/{ID}/terminate", {"fence": 1, "grace_s": False}, (422, "validation")),
+    ("POST", "/leave", {"force": 1}, (422, "validation")),
     ("POST", "/leave", {"force": "perhaps"}, (422, "validation")),
 ]
 
@@ -93,6 +102,36 @@ async def test_bad_input_is_refused_with_a_code_and_changes_nothing(shim: Stage)
     assert (await shim.ask("GET", "/tasks")).json == {"tasks": []}
     assert shim.directories() == []
     assert "request failed" not in (shim.home / "shim.log").read_text()
+
+
+async def test_a_body_is_not_unpacked(shim: Stage) -> None:
+    """Two megabytes that stand for two gigabytes, also from somebody without the token."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(100)) + packer.flush()
+    for token, expected in ((shim.token, (422, "validation")), ("x", (401, "unauthorized"))):
+        headers = {"Content-Encoding": "gzip", "Authorization": f"Bearer {token}"}
+        told = await shim.ask("POST", "/tasks", data=bomb, headers=headers)
+        assert told.error == expected
+
+
+async def test_what_is_no_request_is_refused_and_not_written_down(shim: Stage) -> None:
+    """Strangers could fill the shim's own log with whatever they like."""
+    before = (shim.home / "shim.log").read_text()
+    for headers in ({"X": "a" * 10_000}, {f"X{n}": "b" * 1000 for n in range(300)}):
+        assert (await shim.ask("GET", "/healthz", headers=headers)).status == 400
+    address = (shim.home / "address").read_text().strip()
+    for words in (
+        b"\x16\x03\x01" * 100,
+        b"GET /" + b"a" * 100_000,
+        b"POST /tasks HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    ):
+        reader, writer = await asyncio.open_unix_connection(address)
+        writer.write(words)
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+    assert (await shim.ask("GET", "/healthz")).status == 200
+    assert (shim.home / "shim.log").read_text() == before
 
 
 async def test_random_requests_get_documented_answers(shim: Stage) -> None:

@@ -12,7 +12,6 @@ from stoker.shim import cgroup, log
 from stoker.shim.change import Changes
 from stoker.shim.diary import Diary
 from stoker.shim.fence import Removed
-from stoker.shim.home import SOCKET_BYTES, Home
 from stoker.shim.ledger import Ledger
 from stoker.wire.frame import FRAME_BYTES, Frame, encode
 
@@ -211,26 +210,6 @@ def test_a_line_that_was_cut_short_was_never_said(tmp_path: Path) -> None:
     assert ledger.read() == [["a", "1"], ["b", "2"]]
     ledger.append([("d", 4)])
     assert ledger.read()[-1] == ["d", "4"]
-
-
-def test_a_long_home_has_its_sockets_in_a_short_private_place(
-    shared_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runtime = shared_directory / "run"
-    runtime.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    root = shared_directory / ("long" * 25)
-    home = Home(root)
-    home.prepare()
-    id = uuid4()
-    paths = [home.socket("shim.sock"), home.runner_socket(id)]
-    assert all(len(str(path)) <= SOCKET_BYTES for path in paths)
-    assert paths[0].parent.stat().st_mode & 0o777 == 0o700
-    assert [Home(root).socket("shim.sock"), Home(root).runner_socket(id)] == paths, "the same after a restart"
-    paths[0].parent.chmod(0o777)
-    assert Home(root).socket("shim.sock") != paths[0], "one that others may enter is not used"
-    short = Home(Path("/run/x"))
-    assert short.socket("shim.sock") == Path("/run/x/shim.sock")
 
 
 def test_the_diary_does_not_grow_without_end(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from stoker.shim.home import Home
 from stoker.shim.ledger import Ledger
 from stoker.shim.tenant import FIRST_UID, Tenant, Tenants
 from stoker.wire.shim import TaskInfo
-from tests.agents.shim_stage import Stage, stage
+from tests.agents.shim_stage import PROJECT, Stage, stage
 from tests.machine import as_root
 
 NOBODY = 65534
@@ -78,13 +78,15 @@ async def test_without_root_there_is_one_project(shared_directory: Path) -> None
     """The first that comes, also after a restart."""
     async with stage(shared_directory, UNPRIVILEGED) as shim:
         await shim.fork_server_ready()
+        assert (await shim.ask("GET", "/host")).json["project_id"] is None, "nobody has come yet"
         task = await shim.submit()
         assert task.state == "running", task
         lines = await output(shim, task, "id -u", "mkdir -p closed/inner && touch closed/inner/file && chmod 0 closed")
         assert str(shim.home.stat().st_uid) in "".join(lines)
         told = await shim.ask("POST", "/tasks", json=shim.order(project_id=str(uuid4())))
         assert told.error == (409, "one_project")
-        assert (await shim.ask("GET", "/host")).json["root"] is False
+        seen = (await shim.ask("GET", "/host")).json
+        assert (seen["root"], seen["project_id"]) == (False, str(PROJECT))
         ended = await shim.terminate(task.id)
         assert ended.cleanup_error == ""
         assert (await shim.remove(task.id)).status == 204

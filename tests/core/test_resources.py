@@ -117,6 +117,8 @@ def test_what_is_written_is_what_is_meant(written: Any, meant: Request) -> None:
         ({"gpu": ""}, "not the name of a GPU"),
         ({"gpu": "A100:2:3"}, "gives the count twice"),
         ({"gpu": {"model": "A100"}}, "'model' is not one of name, count, memory, vendor"),
+        ({"gpu": {"vendor": False}}, "vendor False is not one of nvidia"),
+        ({"gpu": {"vendor": 0}}, "vendor 0 is not one of nvidia"),
         ({"gpu": {"vendor": "nvdia"}}, "vendor 'nvdia' is not one of nvidia"),
         ({"gpu": {"name": 4090}}, "not a name or a list of names"),
         ({"gpu": {"memory": 24}}, "not an amount"),

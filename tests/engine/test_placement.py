@@ -3,17 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from uuid import uuid4
 
 import pytest
 
+from stoker.core.gang import OnNoCapacity
+from stoker.core.ids import ProjectId
 from stoker.engine import placement as module
 from stoker.engine.change import Change, RunBirth
 from stoker.engine.engine import Engine
 from stoker.engine.hint import PLACEMENT
+from stoker.store import host as host_store
 from stoker.store.database import Database
 from tests.conftest import Databases
 from tests.engine.conftest import ask, engine_with, eventually
-from tests.engine.test_engine import Agents, host, run_of
+from tests.engine.test_engine import PROJECT, Agents, host, run_of, until
 
 UP = "SELECT count(*) FROM instance WHERE state = 'IDLE'"
 PLACED = "SELECT array_agg(DISTINCT run.name) FROM job JOIN run ON run.id = job.run_id WHERE instance_id IS NOT NULL"
@@ -88,3 +92,23 @@ async def test_a_gang_that_cannot_be_placed_by_our_fault_keeps_nobody_else_waiti
 
         await eventually(placed, "the other one is placed", deadline_s=5.0)
         assert await ask(db, PLACED) == ["sound"]
+
+
+async def test_a_host_that_serves_one_project_takes_no_job_of_another(database: Databases) -> None:
+    """Its agent runs without root and would refuse the job, which would then have failed instead of waiting."""
+    async with database() as db, engine_with(db, Agents(exit_code=None).performers(), without=[PLACEMENT]) as engine:
+        closed, mine = host(engine), host(engine)
+        async with db.transaction() as tx:
+            await host_store.put(tx, closed.id, host_store.Host("there", ""), ProjectId(uuid4()))
+            await host_store.put(tx, mine.id, host_store.Host("there", ""), PROJECT)
+        await engine.commit(Change(instances=(closed,)))
+        first, second = run_of(engine, "first"), run_of(engine, "second", on_no_capacity=OnNoCapacity.FAIL)
+        await submit(engine, first, second)
+        await engine.placement.once()
+        assert await ask(db, PLACED) is None
+        assert await until(db, second.run.id, "FAILED") == "FAILED"
+        assert "serves another one only" in await ask(db, "SELECT message FROM job WHERE run_id = $1", second.run.id)
+        await engine.commit(Change(instances=(mine,)))
+        await engine.placement.once()
+        assert await ask(db, PLACED) == ["first"]
+        assert await ask(db, "SELECT instance_id FROM job WHERE run_id = $1", first.run.id) == mine.id

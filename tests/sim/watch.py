@@ -33,7 +33,7 @@ class ProviderWatch:
 
     async def once(self) -> Counts:
         async with self.database.connection() as connection:
-            instances = await instance_store.unfinished(connection)
+            instances = [one.instance for one in await instance_store.unfinished(connection)]
             jobs = await connection.fetch(JOBS)
         facts: list[Fact] = []
         for instance in instances:

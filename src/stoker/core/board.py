@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from stoker.core.block import Misfit, need, pick
 from stoker.core.gang import Gang, InstanceRoom
-from stoker.core.ids import FleetId, InstanceId, JobId
+from stoker.core.ids import FleetId, InstanceId, JobId, ProjectId
 from stoker.core.offer import FleetRoom, Offer, rank
 from stoker.core.resources import Capacity, Request
 
-Scope = frozenset[FleetId | None] | None  # the fleets to look in; None: all
 Site = tuple[str, str] | None  # backend and location
 READY, COMING, NEW = range(3)
 
@@ -30,6 +29,7 @@ class Seat:
     total: int
     free: int
     fleet_id: FleetId | None
+    project_id: ProjectId | None = None
     instance_id: InstanceId | None = None
     offer: Offer | None = None
     lasting: int = 0
@@ -44,6 +44,17 @@ class Seat:
     def site(self) -> Site:
         """Where a new machine will be; nodes that are launched for one gang must reach each other."""
         return (self.offer.backend, self.offer.location) if self.offer else None
+
+
+class Scope(NamedTuple):
+    """Where a gang is looked for a place."""
+
+    fleets: frozenset[FleetId | None] | None  # None: all
+    project_id: ProjectId | None
+
+    def admits(self, fleet_id: FleetId | None, only: ProjectId | None) -> bool:
+        """Whether an instance of this fleet, which serves that project only, is open to it."""
+        return (self.fleets is None or fleet_id in self.fleets) and (only is None or only == self.project_id)
 
 
 class Launchable(NamedTuple):
@@ -82,6 +93,7 @@ class Board:
         self.nodes_left = {fleet.fleet_id: fleet.nodes_left for fleet in self.fleets}
         self.searched = 0  # moves tried by searches, over the whole plan
         self.stock = [offer.available for offer in self.offers]
+        self._served = frozenset(room.project_id for room in self.instances)
         self.seats = [self._seat(order, room) for order, room in enumerate(self.instances)]
         self.open = [
             seat for seat, room in zip(self.seats, self.instances, strict=True) if not room.barred and seat.free
@@ -103,8 +115,9 @@ class Board:
         kind = self.kind(blocks.capacity, blocks.total)
         tier = READY if room.ready else COMING
         return Seat(
-            order, tier, kind, blocks.capacity, blocks.total, blocks.free, room.fleet_id, room.id, lasting=room.lasting
-        )
+            order, tier, kind, blocks.capacity, blocks.total, blocks.free, room.fleet_id, room.project_id, room.id,
+            lasting=room.lasting,
+        )  # fmt: skip
 
     def kind(self, capacity: Capacity, total: int) -> int:
         found = self.kinds.setdefault((capacity, total), len(self.machines))
@@ -125,13 +138,17 @@ class Board:
             found = self._needs[key] = need(*self.machines[kind], self.requests[request], whole=whole)
         return found
 
+    def tenant(self, gang: Gang) -> ProjectId | None:
+        """Its project, where some instance serves that one only: all others are equal strangers."""
+        return gang.project_id if gang.project_id in self._served else None
+
     def scopes(self, gang: Gang) -> Sequence[Scope]:
         """Where to look: a single job wherever it may go, several within one fleet, so that they reach each other."""
-        allowed: Scope = None if gang.fleets is None else frozenset(gang.fleets)
+        allowed: frozenset[FleetId | None] | None = None if gang.fleets is None else frozenset(gang.fleets)
         if len(gang.jobs) <= 1:
-            return [allowed]
+            return [Scope(allowed, gang.project_id)]
         there = dict.fromkeys([*(fleet.fleet_id for fleet in self.fleets), *(seat.fleet_id for seat in self.seats)])
-        return [frozenset([fleet]) for fleet in there if allowed is None or fleet in allowed]
+        return [Scope(frozenset([fleet]), gang.project_id) for fleet in there if allowed is None or fleet in allowed]
 
     def best(self, request: int, whole: bool, scope: Scope, site: Site) -> Option | None:
         """The seat to prefer: ready, then coming, then new; without GPUs for a job without; then fewest blocks left."""
@@ -151,7 +168,7 @@ class Board:
 
     def _takes(self, seat: Seat, request: int, whole: bool, scope: Scope, site: Site) -> int:
         """How many blocks the request would take here, by number alone; 0: it must not or cannot."""
-        if (scope is not None and seat.fleet_id not in scope) or seat.kept_for is not None:
+        if seat.kept_for is not None or not scope.admits(seat.fleet_id, seat.project_id):
             return 0
         if site is not None and seat.offer is not None and seat.site != site:
             return 0
@@ -161,7 +178,7 @@ class Board:
     def launches(self, request: int, whole: bool, scope: Scope, site: Site) -> Iterator[Option]:
         """New machines that would do, cheapest first; with a `site`, only there."""
         for launch in self.launchable:
-            if scope is not None and launch.fleet.fleet_id not in scope:
+            if not scope.admits(launch.fleet.fleet_id, None):
                 continue
             if self.nodes_left[launch.fleet.fleet_id] == 0 or self.stock[launch.stock] == 0:
                 continue

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from stoker.core.block import Blocks
-from stoker.core.ids import FleetId, InstanceId, JobId, RunId
+from stoker.core.ids import FleetId, InstanceId, JobId, ProjectId, RunId
 from stoker.core.resources import Request
 
 
@@ -26,6 +26,7 @@ class Gang:
     on_no_capacity: OnNoCapacity = OnNoCapacity.QUEUE
     fleets: frozenset[FleetId] | None = None  # None: any
     ready: bool = True  # False: an earlier submission of it has not finished yet
+    project_id: ProjectId | None = None
 
     @property
     def turn(self) -> tuple[int, float, int, int]:
@@ -54,3 +55,4 @@ class InstanceRoom:
     barred: str = ""  # why nothing may be placed on it: cordoned, unreachable, unhealthy, TERMINATING
     lasting: int = 0  # blocks held by jobs without an end (services): waiting does not free them
     name: str = ""  # as people know it
+    project_id: ProjectId | None = None  # the only one that it serves; None: any

@@ -99,8 +99,8 @@ def _from_mapping(parts: Mapping[object, object] | Mapping[str, object]) -> GpuR
         if key not in KEYS:
             raise _bad(f"{key!r} is not one of {', '.join(KEYS)}")
     count = _count(parts.get("count"))
-    vendor = parts.get("vendor") or ""
-    if vendor and (not isinstance(vendor, str) or vendor.lower() not in VENDORS):
+    vendor = "" if parts.get("vendor") is None else parts["vendor"]
+    if vendor != "" and (not isinstance(vendor, str) or vendor.lower() not in VENDORS):
         raise _bad(f"vendor {vendor!r} is not one of {', '.join(VENDORS)}")
     memory = parts.get("memory")
     memory_mb = ANY if memory is None else parse_range(memory, "gpu memory", size_mb, "24GB, 24GB.. or 24GB..80GB")

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from stoker.core.block import Misfit, numbers_of
 from stoker.core.board import NEW, Board, Move, Scope, Seat, Site
 from stoker.core.gang import Gang, InstanceRoom, OnNoCapacity, ease
-from stoker.core.ids import FleetId, InstanceId, JobId, RunId
+from stoker.core.ids import FleetId, InstanceId, JobId, ProjectId, RunId
 from stoker.core.offer import FleetRoom, Offer
 from stoker.core.why import Why, explain, outlook
 
@@ -112,12 +112,12 @@ def plan(
     )
 
 
-# Gangs of one shape are interchangeable: the same requests, in the same fleets.
-_Shape = tuple[bool, frozenset[FleetId] | None, tuple[int, ...]]
+# Gangs of one shape are interchangeable: the same requests, in the same fleets, with the same instances open to them.
+_Shape = tuple[bool, frozenset[FleetId] | None, ProjectId | None, tuple[int, ...]]
 
 
 def _shape(board: Board, gang: Gang) -> _Shape:
-    return gang.whole, gang.fleets, tuple(board.number(request) for _, request in gang.jobs)
+    return gang.whole, gang.fleets, board.tenant(gang), tuple(board.number(request) for _, request in gang.jobs)
 
 
 def _reasons(board: Board, left: Sequence[tuple[Gang, _Shape]], detail: Container[RunId]) -> tuple[Why, ...]:
@@ -229,7 +229,7 @@ def _least_draining(
         used = aim.get(seat.order, 0)
         if isinstance(n, Misfit) or seat.total - seat.lasting - used < n:
             continue
-        if scope is None or seat.fleet_id in scope:
+        if scope.admits(seat.fleet_id, seat.project_id):
             key = (max(0, n + used - seat.free_count), seat.order, n)
             best = key if best is None else min(best, key)
     return (board.seats[best[1]], best[2]) if best else (None, 0)

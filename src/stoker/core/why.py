@@ -8,9 +8,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from stoker.core.block import Misfit, busy, pick, shortage
-from stoker.core.board import Board, Seat
+from stoker.core.board import Board, Scope, Seat
 from stoker.core.gang import Gang, InstanceRoom, ease
-from stoker.core.ids import FleetId, InstanceId, RunId
+from stoker.core.ids import FleetId, InstanceId, ProjectId, RunId
 from stoker.core.offer import FleetRoom
 from stoker.core.phrase import counted
 from stoker.core.resources import Request
@@ -23,6 +23,7 @@ _CLOSENESS = ("gpu", "cpu", "memory", "disk")
 class WhyCode(Enum):
     NOT_READY = "not_ready"
     NO_INSTANCE = "no_instance"
+    OTHER_PROJECT = "other_project"
     IMPOSSIBLE = "impossible"
     BARRED = "barred"
     BUSY = "busy"
@@ -71,6 +72,7 @@ class Group:
     """Instances of one kind in one fleet, as the plan left them."""
 
     fleet_id: FleetId | None
+    project_id: ProjectId | None
     kind: int
     usable: tuple[Seat, ...]  # with the most free first
     barred: tuple[InstanceRoom, ...]
@@ -95,17 +97,18 @@ class Outlook:
 
 
 def outlook(board: Board) -> Outlook:
-    alike: dict[tuple[FleetId | None, int], list[tuple[Seat, InstanceRoom]]] = {}
+    alike: dict[tuple[FleetId | None, ProjectId | None, int], list[tuple[Seat, InstanceRoom]]] = {}
     for seat, room in zip(board.seats, board.instances, strict=False):
-        alike.setdefault((seat.fleet_id, seat.kind), []).append((seat, room))
+        alike.setdefault((seat.fleet_id, seat.project_id, seat.kind), []).append((seat, room))
     groups = tuple(
         Group(
             fleet_id,
+            project_id,
             kind,
             tuple(sorted((seat for seat, room in some if not room.barred), key=lambda one: -one.free_count)),
             tuple(room for _, room in some if room.barred),
         )
-        for (fleet_id, kind), some in alike.items()
+        for (fleet_id, project_id, kind), some in alike.items()
     )
     refusals: dict[tuple[FleetId, int], Refusal] = {}
     for place, kind in enumerate(board.offer_kinds):
@@ -162,21 +165,21 @@ def explain(view: Outlook, gang: Gang, *, detailed: bool) -> Why:
     elif case.misfits:
         why = _impossible(case)
     else:
-        why = case.why(WhyCode.NO_INSTANCE, "the fleets it may use have no instance and no offer")
+        why = _none(view.board, case)
     return _with_reasons(view.board, case, why) if detailed else why
 
 
 def _case(view: Outlook, gang: Gang, request: Request) -> _Case:
-    number = view.board.number(request)
+    number, scope = view.board.number(request), _scope(gang)
     here = [
         (group, view.board.need(number, group.kind, gang.whole))
         for group in view.groups
-        if gang.fleets is None or group.fleet_id in gang.fleets
+        if scope.admits(group.fleet_id, group.project_id)
     ]
     new = [
         (fleet_id, refusal, view.board.need(number, kind, gang.whole))
         for (fleet_id, kind), refusal in view.refusals.items()
-        if gang.fleets is None or fleet_id in gang.fleets
+        if scope.admits(fleet_id, None)
     ]
     return _Case(
         gang,
@@ -188,10 +191,22 @@ def _case(view: Outlook, gang: Gang, request: Request) -> _Case:
     )
 
 
+def _scope(gang: Gang) -> Scope:
+    return Scope(None if gang.fleets is None else frozenset(gang.fleets), gang.project_id)
+
+
+def _none(board: Board, case: _Case) -> Why:
+    others = sum(case.gang.fleets is None or room.fleet_id in case.gang.fleets for room in board.instances)
+    if not others:
+        return case.why(WhyCode.NO_INSTANCE, "the fleets it may use have no instance and no offer")
+    serve = "1 serves another one only" if others == 1 else f"{others} serve others only"
+    return case.why(WhyCode.OTHER_PROJECT, f"no instance serves its project: {serve}, as agents without root do")
+
+
 def _with_reasons(board: Board, case: _Case, why: Why) -> Why:
     gang, reasons = case.gang, []
-    rooms, fleets = board.instances, gang.fleets
-    inside = range(len(rooms)) if fleets is None else [n for n, room in enumerate(rooms) if room.fleet_id in fleets]
+    rooms, scope = board.instances, _scope(gang)
+    inside = [n for n, room in enumerate(rooms) if scope.admits(room.fleet_id, room.project_id)]
     for place in inside[:MAX_REASONS]:
         seat, room = board.seats[place], rooms[place]
         said = _reason(case, seat, room, board.need(case.number, seat.kind, gang.whole))

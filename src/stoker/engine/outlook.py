@@ -19,6 +19,6 @@ async def look(
     gangs = [*map(_gang, await tx.fetch(WAITING, MOST_GANGS)), *besides]
     seen = await instance_store.unfinished(tx)
     market = merchant.market(now)
-    nodes = Counter(one.fleet_id for one in seen)
+    nodes = Counter(one.instance.fleet_id for one in seen)
     fleets = [_left(fleet, nodes[fleet.fleet_id]) for fleet in market.fleets]
     return plan(gangs, map(_room, seen), market.offers, fleets, now=now, detail=detail)

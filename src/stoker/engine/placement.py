@@ -26,6 +26,7 @@ from stoker.engine.loop import Counts
 from stoker.store import instance as instance_store
 from stoker.store.database import Connection, Record
 from stoker.store.gang import WAITING as WAITING
+from stoker.store.instance import Unfinished
 from stoker.store.run import policy_of
 
 LOCK = 0x706C6163
@@ -73,11 +74,12 @@ class Placement:
             return []
         gangs = [_gang(row) for row in rows]
         attempts = {id: attempt for row in rows for id, attempt in zip(row["jobs"], row["attempts"], strict=True)}
-        seen = {one.id: one for one in await instance_store.unfinished(tx)}
+        unfinished = await instance_store.unfinished(tx)
+        seen = {one.instance.id: one.instance for one in unfinished}
         market = self._merchant.market(now)
         nodes = Counter(one.fleet_id for one in seen.values())
         fleets = [_left(fleet, nodes[fleet.fleet_id]) for fleet in market.fleets]
-        self.last = plan(gangs, map(_room, seen.values()), market.offers, fleets, now=now)
+        self.last = plan(gangs, map(_room, unfinished), market.offers, fleets, now=now)
         return list(_Hands(self.last, gangs, attempts, seen, self._new_id, now).changes())
 
 
@@ -141,7 +143,7 @@ def _gang(row: Record) -> Gang:
     return Gang(
         run_id=row["run_id"], replica=row["replica"], submitted_at=row["submitted_at"],
         jobs=tuple((job, request) for job in row["jobs"]), priority=policy.priority, whole=policy.nodes > 1,
-        on_no_capacity=policy.on_no_capacity, ready=not row["held_up"],
+        on_no_capacity=policy.on_no_capacity, ready=not row["held_up"], project_id=row["project_id"],
     )  # fmt: skip
 
 
@@ -150,13 +152,15 @@ def _request(text: str) -> Request:
     return Request.from_json(json.loads(text))
 
 
-def _room(one: Instance) -> InstanceRoom:
-    barred = ""
+def _room(unfinished: Unfinished) -> InstanceRoom:
+    one, barred = unfinished.instance, ""
     if one.state not in LIVE:
         barred = one.state.value
     elif one.cordoned:
         barred = "cordoned"
     elif one.unreachable_since is not None:
         barred = "unreachable"
-    name = instance_name(one.backend, one.id)
-    return InstanceRoom(one.id, one.blocks, one.fleet_id, ready=one.state in UP, barred=barred, name=name)
+    return InstanceRoom(
+        one.id, one.blocks, one.fleet_id, ready=one.state in UP, barred=barred, name=instance_name(one.backend, one.id),
+        project_id=unfinished.project_id,
+    )  # fmt: skip

@@ -70,7 +70,7 @@ async def read_body(request: web.Request, model: type[M]) -> M:
 
 
 def read_query(request: web.Request, model: type[M]) -> M:
-    return model.model_validate(dict(request.query))
+    return model.model_validate_strings(dict(request.query))
 
 
 def say(model: BaseModel, status: int = 200) -> web.Response:

@@ -24,6 +24,7 @@ from stoker.runner.job import STOPPED, Ending, Job, user_of
 from stoker.runner.limits import (
     JOB_WAIT_S,
     LAST_READERS_WAIT_S,
+    LAST_WORDS_S,
     MESSAGE_CHARS,
     MOST_LIVE_READERS,
     ORDER_PATIENCE_S,
@@ -115,7 +116,9 @@ class Life:
         await persist("the result", lambda: write_file(self._place.result, data), self.own.say)
         by = f" by signal {result.signal}" if result.signal else ""
         self.own.say(f"the job ended with exit code {result.exit_code}{by}, {result.log_end} bytes of log")
-        await self.own.spool.flush()
+        # Our own words do not hold up the job's: the disk may be full, or somebody took their place away.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.own.spool.flush(), LAST_WORDS_S)
         self.result = result
 
     async def _until_read(self) -> None:

@@ -101,7 +101,8 @@ def _put_together(place: Place, assignment: Assignment) -> _Parts:
         own.say(f"{what} failed:\n{''.join(traceback.format_exception(error))}")
 
     app = Api(life, place, assignment).application(failed)
-    site = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, lingering_time=1.0)
+    # A body is taken as it comes: a few bytes of it could stand for more than all our memory and time.
+    site = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, lingering_time=1.0, auto_decompress=False)
     return _Parts(life, reaper, failed, site)
 
 

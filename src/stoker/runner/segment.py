@@ -29,7 +29,7 @@ class Segments:
         self._directory, self._segment_bytes = directory, segment_bytes
         self._guard = threading.Lock()
         self._file: int | None = None
-        directory.mkdir(mode=0o700, exist_ok=True)
+        self._make_directory()
         self._bases = bases_of(directory)
         self._unsynced = set(self._bases)
         self.end = self._recover() if self._bases else 0
@@ -58,6 +58,7 @@ class Segments:
             self._sync_segment(base)
         last = self._bases[-1] if self._bases else 0
         base = last if self._file is None and self.end - last < self._segment_bytes else self.end
+        self._make_directory()
         descriptor = os.open(self._path(base), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if self._file is not None:
             os.close(self._file)
@@ -71,7 +72,12 @@ class Segments:
         """Everything that is not forgotten is on disk."""
         for base in sorted(self._unsynced):
             self._sync_segment(base)
+        self._make_directory()
         sync_directory(self._directory)
+
+    def _make_directory(self) -> None:
+        """Also again: where somebody deleted it, what was in it is lost, and the end of the job must not be."""
+        self._directory.mkdir(mode=0o700, exist_ok=True)
 
     def _sync_segment(self, base: int) -> None:
         with suppress(FileNotFoundError):

@@ -68,6 +68,11 @@ class Keyring:
         self.secret = self._values.get("token") or new_secret()
 
     @property
+    def project(self) -> str:
+        """In which the clients of this home work, unless they say otherwise."""
+        return self._values.get("project") or PROJECT
+
+    @property
     def foreign(self) -> bool:
         """It names a server on another machine: somebody put that there."""
         host = urlsplit(self._values.get("url", "")).hostname

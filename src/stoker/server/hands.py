@@ -14,8 +14,9 @@ from stoker.engine.perform import JobPerformers
 from stoker.engine.watch import Watch
 from stoker.server.agents import Agents
 from stoker.server.context import Context
+from stoker.server.first_start import Keyring
 from stoker.server.follow import Followers
-from stoker.server.local_host import find_shim, host_id, instance_of, look
+from stoker.server.local_host import find_shim, host_id, instance_of, look, only_project
 from stoker.shim.start import listening
 from stoker.store import fleet as fleet_store
 from stoker.store import host as host_store
@@ -89,11 +90,12 @@ class Hands(Agents):
         id = await asyncio.to_thread(host_id, home)
         fleet_id = FleetId(derived(id, "fleet"))
         engine = context.engine
+        # First: from the moment on in which there is an instance, jobs are placed on it.
         async with context.database.transaction() as tx:
             fleet_id = await fleet_store.ensure(tx, fleet_id, LOCAL, None, SPEC, engine.clock.now())
+            only = await only_project(tx, info, Keyring(context.settings.config_file).project)
+            await host_store.put(tx, InstanceId(id), host_store.Host(address, token), only)
         await engine.commit(Change(instances=(instance_of(info, id, fleet_id, engine.clock.now()),)))
-        async with context.database.transaction() as tx:
-            await host_store.put(tx, InstanceId(id), host_store.Host(address, token))
         engine.wake("errands")
         engine.wake(WATCH)
 

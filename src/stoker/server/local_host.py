@@ -8,10 +8,13 @@ from uuid import UUID, uuid4
 from stoker.core.block import AUTO, Blocks, divide
 from stoker.core.errors import Unavailable
 from stoker.core.gpu import Gpu
-from stoker.core.ids import FleetId, InstanceId
+from stoker.core.ids import FleetId, InstanceId, ProjectId
 from stoker.core.instance import Instance
+from stoker.core.quantity import whole
 from stoker.core.resources import Capacity
 from stoker.shim.start import start
+from stoker.store import project
+from stoker.store.database import Connection
 from stoker.transport.http import Line
 from stoker.transport.local import LocalShim
 from stoker.wire.shim import Health, HostInfo
@@ -38,9 +41,20 @@ async def find_shim(home: Path) -> tuple[str, str]:
 
 def instance_of(host: HostInfo, host_id: UUID, fleet_id: FleetId, now: float) -> Instance:
     gpus = tuple(Gpu(gpu.index, gpu.name, gpu.memory_mb, gpu.vendor) for gpu in host.gpus)
-    capacity = Capacity(host.cpus, host.memory_mb, host.disk_mb, gpus)
+    capacity = Capacity(whole(host.cpus), host.memory_mb, host.disk_mb, gpus)
     blocks = Blocks(capacity, divide(capacity, AUTO))
     return Instance(InstanceId(host_id), fleet_id, "local", blocks, entered_at=now, owned=True)
+
+
+async def only_project(tx: Connection, host: HostInfo, preferred: str) -> ProjectId | None:
+    """The only one that the host serves: where its agent runs without root. None: any.
+
+    It is the one whose jobs the agent has had; before that the preferred one, so that whoever comes first by chance
+    does not shut all others out for good.
+    """
+    if host.root:
+        return None
+    return ProjectId(host.project_id) if host.project_id else await project.preferred(tx, preferred)
 
 
 def host_id(home: Path) -> UUID:

@@ -69,8 +69,8 @@ def name_of(home: Path) -> str:
 
 def find(name: str, mountinfo: str | None = None, membership: str | None = None) -> Cgroups:
     """`name` is that of our place, and differs between two shims on one host."""
-    mounts = _mounts(Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo)
-    ours = _membership(Path("/proc/self/cgroup").read_text() if membership is None else membership)
+    mounts = read_mounts(Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo)
+    ours = read_membership(Path("/proc/self/cgroup").read_text() if membership is None else membership)
     return _version_1(name, mounts, ours) or _version_2(name, mounts, ours) or Cgroups()
 
 
@@ -96,7 +96,7 @@ def _version_1(name: str, mounts: Sequence[Mount], ours: dict[str, str]) -> Cgro
     places: list[Path] = []
     for controller in ("memory", "cpu"):
         mount = next((one for one in mounts if one.kind == "cgroup" and controller in one.options), None)
-        group = None if mount is None else _below(mount, ours.get(controller, "/"))
+        group = None if mount is None else below(mount, ours.get(controller, "/"))
         if group is None:
             return None
         place = group / name
@@ -110,7 +110,7 @@ def _version_1(name: str, mounts: Sequence[Mount], ours: dict[str, str]) -> Cgro
 
 def _version_2(name: str, mounts: Sequence[Mount], ours: dict[str, str]) -> Cgroups | None:
     mount = next((one for one in mounts if one.kind == "cgroup2"), None)
-    group = None if mount is None else _below(mount, ours.get("", "/"))
+    group = None if mount is None else below(mount, ours.get("", "/"))
     if mount is None or group is None:
         return None
     above_ours = [one for one in group.parents if one == mount.point or mount.point in one.parents]
@@ -182,7 +182,7 @@ def _rmdir(directory: Path) -> None:
         return
 
 
-def _below(mount: Mount, group: str) -> Path | None:
+def below(mount: Mount, group: str) -> Path | None:
     """Where a group is seen under its mount; a container sees a part of the tree only."""
     if mount.root == "/":
         return mount.point / group.lstrip("/")
@@ -191,7 +191,7 @@ def _below(mount: Mount, group: str) -> Path | None:
     return None
 
 
-def _membership(text: str) -> dict[str, str]:
+def read_membership(text: str) -> dict[str, str]:
     """Our group in the tree of each controller; the empty name is version 2."""
     found: dict[str, str] = {}
     for line in text.splitlines():
@@ -201,7 +201,7 @@ def _membership(text: str) -> dict[str, str]:
     return found
 
 
-def _mounts(text: str) -> list[Mount]:
+def read_mounts(text: str) -> list[Mount]:
     found: list[Mount] = []
     for line in text.splitlines():
         ours, _, theirs = line.partition(" - ")

@@ -47,6 +47,8 @@ def begin(path: Path) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=diary),
         cache_logger_on_first_use=True,
     )
+    # What strangers send is answered, and not told here: they could fill this with it.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     # What libraries have to say.
     logging.basicConfig(
         level=logging.WARNING, handlers=[logging.StreamHandler(diary)], format="%(levelname)s %(name)s %(message)s"

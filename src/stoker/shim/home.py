@@ -7,37 +7,38 @@ those may be passed through, and each file in them is the shim's alone. Otherwis
 import fcntl
 import os
 import secrets
-import stat
-import tempfile
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
 from stoker.core.errors import Conflict, UserError
 from stoker.runner.place import write_file
+from stoker.shim import refuge
 
 LOCK: Final = "lock"
-SOCKET_BYTES: Final = 90
-"""A longer path goes to a short private directory: the kernel takes no more than 107."""
 
 
 class Home:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.is_root = os.geteuid() == 0
+        self._mode = 0o711 if self.is_root else 0o700
         self.tasks = self.root / "tasks"
         self.shim_log = self.root / "shim.log"
         self.fork_log = self.root / "fork.log"
-        self._private: Path | None = None
+        self._refuge: Path | None = None
 
     def prepare(self) -> None:
-        mode = 0o711 if self.is_root else 0o700
         self.root.mkdir(parents=True, exist_ok=True)
-        for directory in (self.root, self.tasks):
-            directory.mkdir(exist_ok=True)
-            directory.chmod(mode)
+        self.root.chmod(self._mode)
+        self.make_tasks()
         if self.is_root:
             _check_open(self.root)
+        refuge.sweep(refuge.runtime_directory())
+
+    def make_tasks(self) -> None:
+        self.tasks.mkdir(exist_ok=True)
+        self.tasks.chmod(self._mode)
 
     def lock(self) -> int:
         """One shim for one home. The descriptor is the lock, and dies with us."""
@@ -72,40 +73,16 @@ class Home:
     def announce(self, address: Path) -> None:
         write_file(self.root / "address", f"{address}\n".encode())
 
+    def leave(self) -> None:
+        """What we have outside of the home goes with us."""
+        refuge.leave(self.root)
+
     def _short(self, path: Path, name: str) -> Path:
-        if len(os.fsencode(path)) <= SOCKET_BYTES:
+        if len(os.fsencode(path)) <= refuge.SOCKET_BYTES:
             return path
-        if self._private is None:
-            self._private = self._private_directory()
-        return self._private / name
-
-    def _private_directory(self) -> Path:
-        """The same after a restart, since runners listen there."""
-        note = self.root / "sockets"
-        try:
-            directory = Path(note.read_text().strip())
-            if _ours(directory):
-                return directory
-        except FileNotFoundError:
-            pass
-        directory = Path(tempfile.mkdtemp(prefix="stoker-", dir=_runtime_directory()))
-        write_file(note, f"{directory}\n".encode())
-        return directory
-
-
-def _runtime_directory() -> str:
-    given = os.environ.get("XDG_RUNTIME_DIR", "")
-    short = len(os.fsencode(given)) <= SOCKET_BYTES - 60
-    return given if given.startswith("/") and short and _ours(Path(given)) else "/tmp"
-
-
-def _ours(directory: Path) -> bool:
-    """A directory of ours that nobody else may enter: in /tmp anybody could have made it."""
-    try:
-        found = directory.lstat()
-    except FileNotFoundError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        if self._refuge is None or not refuge.ours(self._refuge):
+            self._refuge = refuge.find(self.root)
+        return self._refuge / name
 
 
 def _check_open(root: Path) -> None:

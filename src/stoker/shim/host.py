@@ -1,17 +1,22 @@
-"""What this host has: CPUs, memory, disk, addresses, and the GPUs that NVML knows."""
+"""What this host has and we may use: CPUs, memory, disk, addresses, and the GPUs that NVML knows."""
 
 import ipaddress
+import math
 import os
 import socket
 from contextlib import suppress
 from pathlib import Path
+from uuid import UUID
 
 import psutil
 import pynvml  # type: ignore[import-untyped]
 
+from stoker.shim import allowance
+from stoker.shim.allowance import Allowance
 from stoker.wire.shim import HostGpu, HostInfo
 
 MB = 1024 * 1024
+LEAST_CPUS = 0.001
 
 
 def gpus() -> tuple[HostGpu, ...]:
@@ -47,17 +52,28 @@ def _text(said: str | bytes) -> str:
     return said.decode() if isinstance(said, bytes) else said
 
 
-def look(home: Path, gpus: tuple[HostGpu, ...], *, cgroups: bool) -> HostInfo:
+def look(home: Path, gpus: tuple[HostGpu, ...], *, cgroups: bool, project_id: UUID | None) -> HostInfo:
+    cpus, memory_mb = capacity(
+        allowance.read(), cpus=len(os.sched_getaffinity(0)), memory_bytes=psutil.virtual_memory().total
+    )
     return HostInfo(
         hostname=socket.gethostname(),
-        cpus=len(os.sched_getaffinity(0)),
-        memory_mb=psutil.virtual_memory().total // MB,
+        cpus=cpus,
+        memory_mb=memory_mb,
         disk_mb=psutil.disk_usage(str(home)).total // MB,
         gpus=gpus,
         addresses=addresses(),
         root=os.geteuid() == 0,
+        project_id=project_id,
         cgroups=cgroups,
     )
+
+
+def capacity(allowed: Allowance, *, cpus: int, memory_bytes: int) -> tuple[float, int]:
+    """CPUs, rounded down to thousandths, and MB: what the machine has and we may use."""
+    quota = cpus if allowed.cpus is None else max(math.floor(allowed.cpus * 1000) / 1000, LEAST_CPUS)
+    limit = memory_bytes if allowed.memory_bytes is None else max(allowed.memory_bytes, MB)
+    return min(cpus, quota), min(memory_bytes, limit) // MB
 
 
 def addresses() -> tuple[str, ...]:

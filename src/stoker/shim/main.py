@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -32,7 +33,7 @@ from stoker.shim.shelf import Shelf
 from stoker.shim.shim import Shim
 from stoker.shim.task import Bench
 from stoker.shim.tenant import Tenants
-from stoker.wire.shim import HostGpu
+from stoker.wire.shim import HostGpu, HostInfo
 
 log = structlog.get_logger()
 
@@ -56,14 +57,20 @@ async def _run(home: Home, gpus: Sequence[HostGpu]) -> None:
             return loop.run_in_executor(pool, work, *arguments)
 
         fork_server = ForkServer(home.socket("fork.sock"), home.fork_log, start_runner, raise_descriptors())
-        shim, devices, cgroups = _made(home, gpus, fork_server, in_thread)
+        tenants = Tenants(Ledger(home.root / "projects"), is_root=home.is_root)
+        shim, devices, cgroups = _made(home, gpus, fork_server, tenants, in_thread)
         notified = _hear(home, shim)
         beside = [loop.create_task(_warm(fork_server, in_thread))]
         await shim.recover()
-        edge = Api(shim, lambda: host.look(home.root, devices.gpus, cgroups=cgroups.version > 0), home.token())
+
+        def seen() -> HostInfo:
+            return host.look(home.root, devices.gpus, cgroups=cgroups.version > 0, project_id=tenants.only)
+
+        edge = Api(shim, seen, home.token())
         runner = await _open(home, edge)
         log.info("shim serves", home=str(home.root), boot=shim.boot, root=home.is_root, cgroups=cgroups.version)
-        beside += [loop.create_task(shim.watch()), loop.create_task(_reap(fork_server))]
+        for work in (shim.watch(), _reap(fork_server), _guard_door(home.socket("shim.sock"), asked)):
+            beside.append(loop.create_task(work))
         await _either(asked, shim.left)
         await shim.stop()
         await runner.cleanup()
@@ -77,11 +84,12 @@ async def _run(home: Home, gpus: Sequence[HostGpu]) -> None:
             cgroups.close()
             for name in ("shim.sock", "notify.sock"):
                 home.socket(name).unlink(missing_ok=True)
+            home.leave()
         log.info("shim ends", left=shim.left.is_set())
 
 
 def _made(
-    home: Home, gpus: Sequence[HostGpu], fork_server: ForkServer, in_thread: InThread
+    home: Home, gpus: Sequence[HostGpu], fork_server: ForkServer, tenants: Tenants, in_thread: InThread
 ) -> tuple[Shim, Devices, cgroup.Cgroups]:
     cgroups = cgroup.find(cgroup.name_of(home.root))
     devices = Devices(gpus)
@@ -100,13 +108,13 @@ def _made(
         asyncio.Semaphore(STARTS_AT_ONCE),
         time.time,
     )
-    tenants = Tenants(Ledger(home.root / "projects"), is_root=home.is_root)
     removed = Removed(Ledger(home.root / "removed"))
     return Shim(bench, tenants, removed), devices, cgroups
 
 
 async def _open(home: Home, edge: Api) -> web.AppRunner:
-    runner = web.AppRunner(edge.application(), access_log=None, shutdown_timeout=1.0)
+    # A body is taken as it comes: a few bytes of it could stand for more than all our memory and time.
+    runner = web.AppRunner(edge.application(), access_log=None, shutdown_timeout=1.0, auto_decompress=False)
     await runner.setup()
     path = home.socket("shim.sock")
     await web.SockSite(runner, listen(path)).start()
@@ -145,6 +153,22 @@ async def _reap(fork_server: ForkServer) -> None:
     while True:
         await asyncio.sleep(LOOK_S)
         fork_server.reap()
+
+
+async def _guard_door(path: Path, leave: asyncio.Event) -> None:
+    """A shim whose socket was deleted is reached by nobody, and its lock keeps the next one away: it leaves."""
+    own = _inode(path)
+    while own is not None and _inode(path) == own:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_S)
+    log.error("our socket is gone, and so are we", socket=str(path))
+    leave.set()
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 async def _either(*events: asyncio.Event) -> None:

@@ -33,6 +33,7 @@ from stoker.core.shim_task import (
     VolumesMounted,
 )
 from stoker.runner.cgroup import members
+from stoker.runner.identity import Identity
 from stoker.runner.listening import listen
 from stoker.runner.place import Place, write_file
 from stoker.shim import cgroup, log, runner
@@ -74,6 +75,21 @@ class Host:
     notify: Path
     kill_leftovers: Callable[[UUID, Sequence[str]], int]
     in_thread: InThread
+
+
+def end_unknown(host: Host, id: UUID) -> None:
+    """Ends what may run of a task whose record is lost: the server hears that it is not here, and may run it elsewhere.
+
+    Blocks. Its directory stays for people.
+    """
+    identity = Identity.read(Place(host.home.directory(id)).identity)
+    if identity is not None and identity.alive():
+        with suppress(ProcessLookupError):
+            os.kill(identity.pid, signal.SIGKILL)
+    directories = host.cgroups.directories(id)
+    host.kill_leftovers(id, directories)
+    with suppress(OSError):
+        cgroup.remove(directories)
 
 
 class Process:

@@ -70,8 +70,14 @@ class Shelf:
             raise
 
     def write(self, record: Record) -> None:
+        path, data = self._home.directory(record.id) / RECORD, record.model_dump_json().encode()
         with explained(f"the record of task {record.id}"):
-            write_file(self._home.directory(record.id) / RECORD, record.model_dump_json().encode())
+            try:
+                write_file(path, data)
+            except FileNotFoundError:
+                # Somebody deleted it all. The task has to be ended and removed like any other.
+                self._make_directory(record.id)
+                write_file(path, data)
 
     def find(self) -> Found:
         """Everything that is there; what was never acknowledged is deleted."""
@@ -83,7 +89,7 @@ class Shelf:
                 if not _cleared(directory):
                     found.unreadable[id] = str(error)
             except (ValidationError, OSError) as error:
-                # Somebody has to look at it: a job may still run there.
+                # Somebody has to look at it.
                 found.unreadable[id] = str(error)
         return found
 
@@ -99,15 +105,23 @@ class Shelf:
         remove_tree(self._home.directory(id))
 
     def _make_directories(self, record: Record) -> None:
-        directory = str(self._home.directory(record.id))
-        os.mkdir(directory)
-        if self._home.is_root:
-            # Passed through by the job on the way to its own; each file here is ours alone.
-            os.chmod(directory, 0o711)
+        directory = self._make_directory(record.id)
         for name in BULK:
             os.mkdir(f"{directory}/{name}", 0o700)
         if record.uid is not None and record.gid is not None:
             os.chown(f"{directory}/work", record.uid, record.gid)
+
+    def _make_directory(self, id: UUID) -> str:
+        directory = str(self._home.directory(id))
+        try:
+            os.mkdir(directory)
+        except FileNotFoundError:
+            self._home.make_tasks()
+            os.mkdir(directory)
+        if self._home.is_root:
+            # Passed through by the job on the way to its own; each file here is ours alone.
+            os.chmod(directory, 0o711)
+        return directory
 
     def _directories(self) -> Iterator[tuple[UUID, Path]]:
         for name in sorted(os.listdir(self._home.tasks)):

@@ -14,6 +14,7 @@ from stoker.core.machine import Refused
 from stoker.core.reason import JobReason
 from stoker.core.shim_task import Runtime, S, TerminateAsked, submit
 from stoker.shim import log as logs
+from stoker.shim import process
 from stoker.shim.fence import Removed, check
 from stoker.shim.limits import ANSWER_STARTED_S, LOOK_S, MOST_TASKS
 from stoker.shim.shelf import Found, Record
@@ -53,6 +54,7 @@ class Shim:
         self._unreadable = found.unreadable
         for id, error in found.unreadable.items():
             log.error("record cannot be read", task=str(id), error=error)
+            await self._host.in_thread(process.end_unknown, self._host, id)
         for record in found.records:
             if await self._was_removed(record):
                 continue
@@ -282,5 +284,6 @@ def _unknown(id: UUID) -> NotFound:
 
 
 def _check_same(order: TaskOrder, known: TaskOrder) -> None:
-    if (order.project_id, order.token) != (known.project_id, known.token):
-        raise Conflict(f"Task {order.id} is here already, with another project or token.", code="other_order")
+    """Who it is for, and what nobody else may have meanwhile. The rest may be told otherwise by another version."""
+    if (order.project_id, order.token, order.gpu_indices) != (known.project_id, known.token, known.gpu_indices):
+        raise Conflict(f"Task {order.id} is here already, with another project, token or GPUs.", code="other_order")

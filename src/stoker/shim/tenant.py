@@ -37,6 +37,11 @@ class Tenants:
         least = FIRST_UID if is_root else NOBODY
         self._uids = {UUID(project): int(uid) for project, uid in ledger.read() if int(uid) >= least}
 
+    @property
+    def only(self) -> UUID | None:
+        """Without root the one project that is served, once there is one."""
+        return None if self._is_root else next(iter(self._uids), None)
+
     def known(self, project_id: UUID) -> Tenant | None:
         """Without looking at the disk."""
         uid = self._uids.get(project_id)

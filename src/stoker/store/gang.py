@@ -12,6 +12,7 @@ WITH gang AS (
     LIMIT $1
 )
 SELECT gang.run_id, gang.replica, gang.submitted_at, gang.jobs, gang.attempts, run.policy, run.resources,
+       run.project_id,
        EXISTS (
            SELECT FROM job AS old
            WHERE old.run_id = gang.run_id AND old.replica = gang.replica

@@ -3,12 +3,13 @@
 from typing import NamedTuple
 from uuid import UUID
 
-from stoker.core.ids import InstanceId
+from stoker.core.ids import InstanceId, ProjectId
 from stoker.store.database import Connection
 
 PUT = """
-INSERT INTO host (instance_id, address, token) VALUES ($1, $2, $3)
-ON CONFLICT (instance_id) DO UPDATE SET address = excluded.address, token = excluded.token
+INSERT INTO host (instance_id, address, token, project_id) VALUES ($1, $2, $3, $4)
+ON CONFLICT (instance_id) DO UPDATE
+SET address = excluded.address, token = excluded.token, project_id = excluded.project_id
 """
 
 GET = "SELECT address, token FROM host WHERE instance_id = $1"
@@ -51,8 +52,9 @@ class Resident(NamedTuple):
     unreachable_since: float | None
 
 
-async def put(tx: Connection, instance_id: InstanceId, host: Host) -> None:
-    await tx.execute(PUT, instance_id, *host)
+async def put(tx: Connection, instance_id: InstanceId, host: Host, project_id: ProjectId | None = None) -> None:
+    """With the only project that its agent serves; None: any."""
+    await tx.execute(PUT, instance_id, *host, project_id)
 
 
 async def get(tx: Connection, instance_id: InstanceId) -> Host | None:

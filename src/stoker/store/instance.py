@@ -41,17 +41,22 @@ WHERE instance.id = new.id AND instance.version = new.was
 RETURNING 1
 """, 1)  # fmt: skip
 
-UNFINISHED = """
-SELECT * FROM instance WHERE state <> 'TERMINATED' ORDER BY id
+_WITH_PLACE = """
+instance LEFT JOIN fleet ON fleet.id = instance.fleet_id LEFT JOIN host ON host.instance_id = instance.id
+"""
+
+UNFINISHED = f"""
+SELECT instance.*, coalesce(host.project_id, fleet.project_id) AS project_id FROM {_WITH_PLACE}
+WHERE instance.state <> 'TERMINATED' ORDER BY instance.id
 """
 
 DUE = """
 SELECT id FROM instance WHERE deadline_at <= $1 ORDER BY deadline_at LIMIT $2
 """
 
-_VISIBLE = """
-SELECT instance.*, fleet.name AS fleet FROM instance LEFT JOIN fleet ON fleet.id = instance.fleet_id
-WHERE (fleet.project_id IS NULL OR fleet.project_id = $1)
+_VISIBLE = f"""
+SELECT instance.*, fleet.name AS fleet FROM {_WITH_PLACE}
+WHERE coalesce(host.project_id, fleet.project_id, $1) = $1
 """
 
 PAGE = f"{_VISIBLE} AND instance.id > $2 AND ($3 OR instance.state <> 'TERMINATED') ORDER BY instance.id LIMIT $4"
@@ -78,8 +83,14 @@ async def get(tx: Connection, id: InstanceId) -> Instance:
     return read(row)
 
 
-async def unfinished(tx: Connection) -> list[Instance]:
-    return list(map(read, await tx.fetch(UNFINISHED)))
+class Unfinished(NamedTuple):
+    instance: Instance
+    project_id: ProjectId | None
+    """The only one that it serves; None: any."""
+
+
+async def unfinished(tx: Connection) -> list[Unfinished]:
+    return [_unfinished(row) for row in await tx.fetch(UNFINISHED)]
 
 
 class Shown(NamedTuple):
@@ -139,6 +150,12 @@ def _shown(row: Record) -> Shown:
     fields = dict(row)
     fleet = fields.pop("fleet")
     return Shown(_made(fields), fleet)
+
+
+def _unfinished(row: Record) -> Unfinished:
+    fields = dict(row)
+    project_id = fields.pop("project_id")
+    return Unfinished(_made(fields), project_id)
 
 
 def read(row: Record) -> Instance:

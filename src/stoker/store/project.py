@@ -21,6 +21,8 @@ SELECT {_COLUMNS} FROM project
 WHERE deleted_at IS NULL AND name > $1 AND ($2::uuid[] IS NULL OR id = ANY ($2)) ORDER BY name LIMIT $3
 """
 
+PREFERRED = "SELECT id FROM project WHERE deleted_at IS NULL ORDER BY name <> $1, created_at, id LIMIT 1"
+
 DELETE = """
 UPDATE project SET deleted_at = $2
 WHERE id = $1 AND deleted_at IS NULL AND NOT EXISTS (
@@ -71,6 +73,12 @@ class Member(NamedTuple):
 async def insert(tx: Connection, project: Project) -> bool:
     """False: the name is taken."""
     return await tx.fetchval(INSERT, *project) is not None
+
+
+async def preferred(tx: Connection, name: str) -> ProjectId | None:
+    """The one of that name, else the oldest; None: there is none at all."""
+    id: ProjectId | None = await tx.fetchval(PREFERRED, name)
+    return id
 
 
 async def get(tx: Connection, name: str) -> Project:

@@ -20,9 +20,12 @@ HINT_OFF: Final = "Write it as 90, 90s, 15m, 1h30m or 2d, or off for no limit."
 
 def parse_duration(value: object) -> float | None:
     """In seconds; None for `off`. Raises ValueError for what is none."""
-    if value is None or value is False or (isinstance(value, str) and value.strip().lower() == OFF):
+    if value is None or (isinstance(value, str) and value.strip().lower() == OFF):
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool):
+        # Also false: who means no limit writes `off`, which our YAML keeps as text.
+        raise ValueError(f"it is {'true' if value else 'false'}")
+    if not isinstance(value, int | float | str):
         raise ValueError("it is none")
     seconds = _seconds(value) if isinstance(value, str) else float(value)
     if not 0 <= seconds <= MOST_DURATION_S:

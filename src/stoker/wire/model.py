@@ -1,8 +1,9 @@
 """What every model that crosses a process border has in common, and how errors cross it."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from stoker.core.errors import StokerError, UserError
 
@@ -11,6 +12,19 @@ class Model(BaseModel):
     """Frozen; an unknown field is an error, so that a typing mistake is not silently ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Order(Model):
+    """What an agent is told. Taken as it is written, since nobody would see the mistake: a bool is no number, and a
+    number no text. Read from JSON; a query, which is all text, with `model_validate_strings`."""
+
+    model_config = ConfigDict(strict=True)
+
+
+Flag = Annotated[bool, Strict()]
+"""`true` or `false`, and neither 1 nor "yes"."""
+Whole = Annotated[int, Strict()]
+"""A whole number, and neither `true` nor "1"."""
 
 
 class Answer(Model):

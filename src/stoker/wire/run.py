@@ -11,7 +11,7 @@ from stoker.core.reason import RunReason
 from stoker.core.run_facts import S as RunStatus
 from stoker.wire.configuration import TaskConfiguration
 from stoker.wire.job import Job
-from stoker.wire.model import Answer, Model
+from stoker.wire.model import Answer, Flag, Model, Whole
 from stoker.wire.time import Time
 
 
@@ -48,7 +48,7 @@ class Expected(Model):
     """The run of that name that the person has seen."""
 
     id: UUID
-    version: int
+    version: Whole
 
 
 class Submit(Model):
@@ -83,7 +83,7 @@ class Submit(Model):
 class Stop(Model):
     model_config = ConfigDict(json_schema_extra={"examples": [{"abort": False}]})
 
-    abort: bool = Field(default=False, description="Without grace.")
+    abort: Flag = Field(default=False, description="Without grace.")
 
 
 class StopMany(Model):
@@ -97,8 +97,8 @@ class StopMany(Model):
     runs: tuple[str, ...] = Field(
         default=(), max_length=MOST_RUNS_AT_ONCE, description="Names, or ids or their beginnings."
     )
-    all: bool = Field(default=False, description="Every unfinished run of the project that you may stop.")
-    abort: bool = False
+    all: Flag = Field(default=False, description="Every unfinished run of the project that you may stop.")
+    abort: Flag = False
 
     @model_validator(mode="after")
     def _some_or_all(self) -> Self:

@@ -27,7 +27,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field, model_validator
 
-from stoker.wire.model import Answer, Model
+from stoker.wire.model import Answer, Order
 
 
 class Header(StrEnum):
@@ -53,6 +53,8 @@ def _a_name(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_no_zero)]
 """What is handed to a program."""
+
+Fence = Annotated[int, Field(ge=0, lt=2**63)]
 
 PULL_BYTES = 1024 * 1024
 """The most frames in one answer (more only where a single frame is larger)."""
@@ -90,8 +92,8 @@ class Result(Answer):
     """The framed length of the whole log."""
 
 
-class JobOrder(Model):
-    fence: int
+class JobOrder(Order):
+    fence: Fence
     job_id: UUID
     run_id: UUID
     run_name: Text
@@ -122,8 +124,8 @@ class Health(Answer):
     result: Result | None = None
 
 
-class Stop(Model):
-    fence: int
+class Stop(Order):
+    fence: Fence
     grace_s: float | None = Field(default=None, ge=0, le=LONGEST_GRACE_S, description="None: as the job's order says.")
 
 
@@ -140,7 +142,7 @@ class Metrics(Answer):
     latest: ProcessMetrics
 
 
-class FromOffset(Model):
+class FromOffset(Order):
     """The query of `/live`."""
 
     offset: int = Field(default=0, ge=0, lt=2**63)

@@ -31,8 +31,8 @@ from pydantic import Field
 from stoker.core.reason import JobReason
 from stoker.core.shim_task import Runtime
 from stoker.core.shim_task import S as TaskState
-from stoker.wire.model import Answer, Model
-from stoker.wire.runner import LONGEST_GRACE_S, LONGEST_WAIT_S, PULL_BYTES, Result
+from stoker.wire.model import Answer, Order
+from stoker.wire.runner import LONGEST_GRACE_S, LONGEST_WAIT_S, PULL_BYTES, Fence, Result
 
 
 class Health(Answer):
@@ -53,21 +53,23 @@ class HostGpu(Answer):
 
 class HostInfo(Answer):
     hostname: str
-    cpus: int
+    cpus: float = Field(description="That it may use: less than the machine has where a quota says so.")
     memory_mb: int
     disk_mb: int
     gpus: tuple[HostGpu, ...] = ()
     addresses: tuple[str, ...] = ()
     root: bool = Field(description="Runs as root: jobs of several projects are kept apart by users.")
+    project_id: UUID | None = Field(
+        default=None, description="Without root: the only project that it serves, once a job of it has come."
+    )
     cgroups: bool = Field(description="Limits of memory and CPU are enforced.")
 
 
-Fence = Annotated[int, Field(ge=0, lt=2**63)]
 Index = Annotated[int, Field(ge=0, lt=1024)]
 Wait = Annotated[float, Field(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False)]
 
 
-class TaskOrder(Model):
+class TaskOrder(Order):
     id: UUID
     fence: Fence
     name: str = Field(max_length=256, description="Of the run, for people who look at the host.")
@@ -108,33 +110,33 @@ class TaskList(Answer):
     tasks: tuple[TaskInfo, ...]
 
 
-class Terminate(Model):
+class Terminate(Order):
     fence: Fence
     grace_s: float = Field(default=0.0, ge=0, le=LONGEST_GRACE_S, allow_inf_nan=False)
     reason: JobReason = JobReason.TERMINATED_BY_SERVER
     message: str = Field(default="", max_length=10_000)
 
 
-class TerminateQuery(Model):
+class TerminateQuery(Order):
     wait_s: Wait = Field(default=0.0, description="How long to wait until it is terminated.")
 
 
-class RemoveQuery(Model):
+class RemoveQuery(Order):
     fence: Fence
 
 
-class LogQuery(Model):
+class LogQuery(Order):
     offset: int = Field(default=0, ge=0, lt=2**63)
     limit: int = Field(default=PULL_BYTES, ge=1, le=PULL_BYTES, description="About how many bytes.")
     own: bool = Field(default=False, description="Of the runner's own log.")
 
 
-class ChangesQuery(Model):
+class ChangesQuery(Order):
     cursor: str = Field(default="", max_length=256)
     wait_s: Wait = Field(default=0.0, description="How long to wait for a change.")
 
 
-class Leave(Model):
+class Leave(Order):
     force: bool = Field(default=False, description="Terminate every task first.")
 
 

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from pydantic import ConfigDict, Field
 
-from stoker.wire.model import Answer, Model
+from stoker.wire.model import Answer, Flag, Model
 from stoker.wire.name import Name
 from stoker.wire.time import Time
 
@@ -47,10 +47,10 @@ class CreateUser(Model):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "ada"}]})
 
     name: Name
-    admin: bool = False
+    admin: Flag = False
 
 
 class ChangeUser(Model):
     model_config = ConfigDict(json_schema_extra={"examples": [{"admin": True}]})
 
-    admin: bool
+    admin: Flag

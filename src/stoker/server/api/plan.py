@@ -32,7 +32,7 @@ router = APIRouter(prefix="/projects/{project}/runs", tags=["runs"])
 async def plan_run(context: Ctx, access: Member, body: PlanRequest) -> Response:
     """What would happen if this were submitted now: where its jobs would go, or why they would wait."""
     configuration = complete(body.configuration)
-    gang = _gang(context, configuration)
+    gang = _gang(context, access, configuration)
     async with context.database.connection() as connection:
         current = None
         if configuration.name is not None:
@@ -76,7 +76,7 @@ def _not_waiting(run: Listed, jobs: list[ListedJob]) -> str:
     return f"{run.name} has its machine and is {run.state}{f': {said}' if said else ''}".rstrip(".") + "."
 
 
-def _gang(context: Context, configuration: TaskConfiguration) -> Gang:
+def _gang(context: Context, access: Access, configuration: TaskConfiguration) -> Gang:
     policy = to_policy(configuration)
     return Gang(
         run_id=RunId(uuid4()),
@@ -85,6 +85,7 @@ def _gang(context: Context, configuration: TaskConfiguration) -> Gang:
         jobs=((JobId(uuid4()), to_request(configuration)),),
         priority=policy.priority,
         on_no_capacity=policy.on_no_capacity,
+        project_id=access.project_id,
     )
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from stoker.core.errors import Broken
+from stoker.runner.listening import held
 from stoker.runner.place import write_file
-from stoker.shim.runner import listening
 
 SOCKET_BYTES: Final = 90
 """A longer path goes to the refuge."""
@@ -82,7 +82,7 @@ def _forsaken(directory: Path) -> bool:
     if home is not None and _noted(home) == directory:
         return False
     # Its home may be on a disk that is away for a while, and its runners at work. A fork server is at nobody's work.
-    return not any(listening(str(one)) for one in directory.glob("*.sock") if one.name not in _NOT_AT_WORK)
+    return not any(held(str(one)) for one in directory.glob("*.sock") if one.name not in _NOT_AT_WORK)
 
 
 def _noted(root: Path) -> Path | None:

@@ -6,13 +6,13 @@ rest, so that both get ready side by side.
 
 import fcntl
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stoker.runner.listening import held
 from stoker.shim.home import LOCK, Home
 
 if TYPE_CHECKING:
@@ -50,17 +50,11 @@ def start(home: Path) -> "subprocess.Popen[bytes] | None":
 
 
 def listening(home: Path) -> bool:
-    """Whether a shim is there, as the kernel knows: its socket is refused from the moment on in which it dies."""
+    """Whether a shim is there."""
     try:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.setblocking(False)
-            probe.connect((home / "address").read_text().strip())
-    except BlockingIOError:
-        # Its queue is full, so it has one.
-        return True
+        return held((home / "address").read_text().strip())
     except OSError:
         return False
-    return True
 
 
 def _taken(home: Path) -> bool:

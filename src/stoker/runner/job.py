@@ -21,7 +21,7 @@ from stoker.runner.limits import KILL_S, LINGER_S
 from stoker.runner.output import Channel, Output, open_pipes, open_terminal
 from stoker.runner.place import Place
 from stoker.runner.process import signal_group, start
-from stoker.runner.reaper import Reaper
+from stoker.runner.reaper import Reaper, kill_members
 from stoker.runner.spool import Say, Spool
 from stoker.runner.tenant import User, files_of
 from stoker.wire.frame import OVERHEAD, Stream
@@ -199,6 +199,9 @@ class Job:
         held = await self._reaper.kill_all(KILL_S)
         if held:
             self._say(f"killed, but the kernel does not let go of them: processes {sorted(held)}")
+        if cgroup.members(self._assignment.cgroups):
+            others = await asyncio.to_thread(kill_members, self._assignment.cgroups)
+            self._say(f"killed {others} processes in its control groups that this job did not start")
         self._groups.clear()
         await output.drain()
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -25,9 +25,18 @@ def kill_leftovers(job_id: UUID, cgroups: Sequence[str] = ()) -> int:
 
     Blocks until they are gone, or for some seconds where the kernel does not let go of them.
     """
+    return _kill_all_of(lambda: _left(job_id, cgroups))
+
+
+def kill_members(cgroups: Sequence[str]) -> int:
+    """The same for what is in its control groups: all that can be left while its runner lives."""
+    return _kill_all_of(lambda: cgroup.members(cgroups) - {os.getpid()})
+
+
+def _kill_all_of(find: Callable[[], set[int]]) -> int:
     killed: set[int] = set()
     deadline = time.monotonic() + LEFTOVERS_S
-    while left := _left(job_id, cgroups):
+    while left := find():
         kill_each(left)
         killed |= left
         if time.monotonic() > deadline:

@@ -18,7 +18,7 @@ NOBODY = 65534
 UNPRIVILEGED = f"""
 import ctypes, os, sys
 from pathlib import Path
-import pynvml, stoker.runner.fork, stoker.shim.main
+import pynvml, stoker.runner.fork, stoker.shim.main, stoker.shim.start
 home = Path(sys.argv[1])
 if os.geteuid() == 0:
     os.chown(home, {NOBODY}, {NOBODY})
@@ -30,7 +30,7 @@ if os.geteuid() == 0:
 if os.fork() == 0:
     os.setsid()
     sys.exit(stoker.runner.fork.main(["--socket", str(home / "fork.sock")]))
-stoker.shim.main.serve(home, [])
+stoker.shim.start.serve(home, [])
 """
 """A shim without root, also when the tests have it. Its fork server is here already, since another user may not be
 allowed to start this Python."""

@@ -13,3 +13,17 @@ def listen(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.s
     server.listen(128)
     os.replace(fresh, path)
     return server
+
+
+def listening(path: str) -> bool:
+    """Whether any process holds the socket that is bound there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except BlockingIOError:
+            # Its queue is full, so it has one.
+            return True
+    return True

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from stoker.core.errors import Broken
+from stoker.runner.listening import listening
 from stoker.runner.place import write_file
-from stoker.shim.runner import listening
 
 SOCKET_BYTES: Final = 90
 """A longer path goes to the refuge."""

@@ -8,13 +8,13 @@ the runner's socket before the fork, so somebody holds that socket exactly as lo
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from stoker.core.errors import Broken
 from stoker.runner.identity import Identity
+from stoker.runner.listening import listening
 from stoker.shim.limits import RUNNER_BORN_S
 from stoker.wire.runner import Stop
 
@@ -91,20 +91,6 @@ async def await_birth(pid_file: Path, path: str, ended: Callable[[], None]) -> R
         if asyncio.get_running_loop().time() > deadline:
             raise Broken("A runner was forked, and shows no sign of life.", code="runner_silent")
         await asyncio.sleep(_BORN_LOOK_S)
-
-
-def listening(path: str) -> bool:
-    """Whether any process holds the socket that is bound there."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except BlockingIOError:
-            # Its queue is full, so it has one.
-            return True
-    return True
 
 
 async def ask_to_stop(path: str, token: str, order: Stop) -> bool:

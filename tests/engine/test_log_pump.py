@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from stoker.core.errors import Unavailable
+from stoker.core.errors import Unavailable, UserError
 from stoker.core.ids import InstanceId, JobId
 from stoker.core.shim_task import S
 from stoker.engine.agent import Runner, Shim
@@ -171,6 +171,18 @@ async def test_a_store_that_forgot_is_given_the_log_again(tmp_path: Path) -> Non
     case.source.say(1, complete=True)
     await case.drain()
     assert await case.kept() == said(5)
+
+
+async def test_a_part_that_is_nowhere_any_more_does_not_keep_the_task(tmp_path: Path) -> None:
+    """The server's copy was deleted, and the host has forgotten what the server once had."""
+    case = Case(tmp_path, Source(4))
+
+    async def forgotten(*_: object, **__: object) -> Piece:
+        raise UserError("The log begins at 4096.", code="log_offset")
+
+    case.source.log = forgotten  # type: ignore[method-assign]
+    await case.collect(log_end=5000)
+    assert await case.kept() == []
 
 
 async def test_over_the_quota_of_the_store_the_pump_ends_and_the_task_can_go(tmp_path: Path) -> None:

@@ -10,12 +10,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
+import structlog
+
 from stoker.core.errors import UserError
 from stoker.core.ids import InstanceId, JobId
 from stoker.engine.agent import Agents, Readers, Shim
 from stoker.store.log import LogGap, LogStore, runner_log
 from stoker.wire.frame import Piece
 from stoker.wire.shim import TaskInfo
+
+log = structlog.get_logger()
 
 _Pull = Callable[[int], Awaitable[Piece]]
 
@@ -37,7 +41,13 @@ class LogPump:
             self._readers.wrote(id)
         else:
             end = None if result is None else result.log_end
-            await self._pump(id, lambda offset: shim.log(id, offset, own=False), end=end)
+            try:
+                await self._pump(id, lambda offset: shim.log(id, offset, own=False), end=end)
+            except UserError as error:
+                if error.code != "log_offset":
+                    raise
+                # Somebody deleted it, there or here. It will not come back, and the task must be able to go.
+                log.error("a part of a log is lost", task=str(id), error=str(error))
         if result is None or result.exit_code or result.failure:
             await self._pump(JobId(runner_log(id)), lambda offset: shim.log(id, offset, own=True), durable=False)
 

@@ -145,7 +145,7 @@ class Stage:
         return self.home / "tasks" / str(id)
 
     def record(self, id: UUID) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.directory(id) / "task.json").read_text())
+        found: dict[str, Any] = json.loads((self.directory(id) / "task.jsonl").read_text().splitlines()[-1])
         return found
 
     def cgroups(self, id: UUID) -> list[str]:

@@ -96,7 +96,7 @@ async def test_a_runner_inherits_nothing_and_has_its_own_session(fork_socket: Pa
         assert os.getsid(one.pid) == one.pid
         opened = {os.readlink(f"/proc/{one.pid}/fd/{name}") for name in os.listdir(f"/proc/{one.pid}/fd")}
         files = {name for name in opened if not name.startswith(("socket:", "anon_inode:", "pipe:"))}
-        assert files <= {"/dev/null", f"{place}/own/stderr", f"{place}/own/{0:020}.log"}
+        assert files <= {"/dev/null", str(fork_socket.with_name("fork.log")), f"{place}/own/{0:020}.log"}
         status = proc_status(one.pid)
         assert (status["Name"], status["Umask"]) == ("stoker-runner", "0077")
 
@@ -123,13 +123,14 @@ async def test_an_ended_runner_is_no_zombie(fork_socket: Path, place: Path) -> N
         await until(lambda: not Path(f"/proc/{one.pid}").exists())
 
 
-async def test_a_crash_of_a_runner_is_told_in_its_file(fork_socket: Path, place: Path) -> None:
+async def test_a_crash_of_a_runner_is_told_in_the_log_of_the_fork_server(fork_socket: Path, place: Path) -> None:
     prepare(place)
     (place / "runner.json").write_text("{}")
     with listen(place / "s") as listener:
         pid = start_runner(fork_socket, place, listener)
     await until(lambda: not Path(f"/proc/{pid}").exists())
-    assert "Field required" in (place / "own" / "stderr").read_text()
+    told = fork_socket.with_name("fork.log").read_text()
+    assert f"the runner of {place} crashed" in told and "Field required" in told
 
 
 async def test_a_runner_can_also_start_cold(place: Path) -> None:

@@ -162,7 +162,7 @@ async def test_a_runner_that_is_killed_ends_its_task_and_all_that_it_left(shim: 
 
 async def test_the_log_is_served_from_disk_in_pieces(shim: Stage) -> None:
     """The runner is gone before the server has read: the shim has every byte."""
-    task = await shim.start_job("seq 1 60000; head -c 100000 /dev/urandom | base64 -w 0 >&2")
+    task = await shim.start_job("seq 1 60000; head -c 100000 /dev/urandom | base64 -w 0 >&2; exit 3")
     running = await shim.ask("GET", f"/tasks/{task.id}/log")
     assert not running.complete or (await shim.task(task.id)).result
     await shim.reaches(task.id, lambda task: task.result)

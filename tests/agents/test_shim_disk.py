@@ -7,8 +7,12 @@ from uuid import uuid4
 
 import pytest
 
+from stoker.core.shim_task import Runtime, submit
 from stoker.runner.proc import alive
 from stoker.shim.disk import remove_tree
+from stoker.shim.home import Home
+from stoker.shim.shelf import RECORD, RECORD_BYTES, Record, Shelf
+from stoker.wire.shim import TaskOrder
 from tests.agents.shim_stage import Stage, shared_stage, stage, until
 from tests.machine import as_root, fill, small_disk
 
@@ -131,6 +135,38 @@ async def test_files_of_other_users_are_removed_too(shim: Stage) -> None:
     assert not shim.directory(task.id).exists()
 
 
+def test_of_a_record_the_last_line_that_is_whole_counts(shared_directory: Path) -> None:
+    """A full disk or a crash leaves a part of a line; what is written after it is a line of its own."""
+    home, record = Home(shared_directory / f"shelf-{uuid4()}"), a_record()
+    home.prepare()
+    shelf = Shelf(home)
+    shelf.accept(record)
+    shelf.write(record.model_copy(update={"fence": 2}))
+    path = home.directory(record.id) / RECORD
+    with open(path, "ab") as file:
+        file.write(b'\n{"task": ')
+    assert [one.fence for one in shelf.find().records] == [2]
+    shelf.write(record.model_copy(update={"fence": 3}))
+    assert [one.fence for one in shelf.find().records] == [3]
+
+
+def test_a_record_that_changed_often_is_written_anew(shared_directory: Path) -> None:
+    """A cleanup that fails every minute for weeks must not fill the disk."""
+    home, record = Home(shared_directory / f"shelf-{uuid4()}"), a_record()
+    home.prepare()
+    shelf = Shelf(home)
+    shelf.accept(record)
+    for fence in range(2, 400):
+        shelf.write(record.model_copy(update={"fence": fence}))
+    assert (home.directory(record.id) / RECORD).stat().st_size < RECORD_BYTES + 2048
+    assert [one.fence for one in shelf.find().records] == [399]
+
+
+def a_record() -> Record:
+    order = TaskOrder(id=uuid4(), fence=1, name="train", project_id=uuid4(), token="x" * 16)
+    return Record(task=submit(order.id, Runtime.PROCESS, 0.0), order=order, fence=1, socket="/x")
+
+
 async def test_what_a_crash_left_is_put_in_order(shared_directory: Path) -> None:
     """What was never acknowledged goes, a record that cannot be read stays for people, the rest is not ours."""
     async with stage(shared_directory) as shim:
@@ -139,15 +175,15 @@ async def test_what_a_crash_left_is_put_in_order(shared_directory: Path) -> None
         tasks = shim.home / "tasks"
         half, broken = uuid4(), uuid4()
         (tasks / str(half) / "work").mkdir(parents=True)
-        (tasks / str(half) / "task.json.new").write_text("{")
+        (tasks / str(half) / "task.jsonl.new").write_text("{")
         (tasks / str(broken)).mkdir()
-        (tasks / str(broken) / "task.json").write_text("{}")
+        (tasks / str(broken) / "task.jsonl").write_text("{}")
         (tasks / "notes").mkdir()
         await shim.start()
         assert [one["id"] for one in (await shim.ask("GET", "/tasks")).json["tasks"]] == [str(task.id)]
         assert not (tasks / str(half)).exists()
         assert (tasks / "notes").is_dir()
-        assert (tasks / str(broken) / "task.json").read_text() == "{}"
+        assert (tasks / str(broken) / "task.jsonl").read_text() == "{}"
         told = await shim.ask("POST", "/tasks", json=shim.order(id=str(broken)))
         assert told.error == (503, "unreadable")
         assert (await shim.submit(id=str(half))).state == "running"

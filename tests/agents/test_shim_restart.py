@@ -179,7 +179,7 @@ def half_started(shim: Stage, id: UUID) -> socket.socket:
     record = shim.record(id)
     hooks = ["directories", "volumes", "devices", "image", "network", "container"]
     record["task"] |= {"state": "creating", "begun": hooks, "container_id": None}
-    (shim.directory(id) / "task.json").write_text(json.dumps(record))
+    (shim.directory(id) / "task.jsonl").write_text(json.dumps(record))
     (shim.directory(id) / "runner.pid").unlink()
     Path(record["socket"]).unlink()
     listener = socket.socket(socket.AF_UNIX)

@@ -59,7 +59,7 @@ async def test_each_project_has_a_user_of_its_own(shared_directory: Path) -> Non
             shim,
             second,
             "id -u; id -G; pwd",
-            f"cat {work}/note {shim.home}/token {shim.directory(first.id)}/task.json && echo leak",
+            f"cat {work}/note {shim.home}/token {shim.directory(first.id)}/task.jsonl && echo leak",
             f"ls {shim.home} {shim.home}/tasks && echo leak",
             f"kill -9 {await shim.born(first.id)} && echo leak",
             "touch ~/mine && echo written",

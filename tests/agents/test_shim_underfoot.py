@@ -68,13 +68,16 @@ async def test_a_directory_that_cannot_be_written_to_does_not_keep_a_job_alive(s
         await shim.fork_server_ready()
         task = await shim.start_job("sleep 1000")
         runner = await shim.born(task.id)
+        record = shim.directory(task.id) / "task.jsonl"
         shim.directory(task.id).chmod(0o500)
+        record.chmod(0o400)
         body = {"fence": 2, "grace_s": 0.0}
         told = await shim.ask("POST", f"/tasks/{task.id}/terminate?wait_s=1", json=body)
         assert told.error == (503, "disk")
         await until(lambda: not Path(f"/proc/{runner}").exists())
         assert (await shim.task(task.id)).state != "terminated"
         assert (await shim.ask("POST", "/tasks", json=shim.order())).status == 201, "others are not disturbed"
+        record.chmod(0o600)
         shim.directory(task.id).chmod(0o700)
         assert (await shim.ended(task.id)).state == "terminated"
 
@@ -110,8 +113,8 @@ async def test_a_job_whose_record_was_spoilt_does_not_run_on_unseen(shared_direc
         runners = [await shim.born(task.id) for task in tasks]
         jobs = [await until(partial(processes, task.id)) for task in tasks]
         await shim.kill()
-        (shim.directory(tasks[0].id) / "task.json").write_text('{"task": ')
-        (shim.directory(tasks[1].id) / "task.json").unlink()
+        (shim.directory(tasks[0].id) / "task.jsonl").write_text('{"task": ')
+        (shim.directory(tasks[1].id) / "task.jsonl").unlink()
         await shim.start()
         for task, runner, job in zip(tasks, runners, jobs, strict=True):
             assert not any(map(alive, (runner, *job)))

@@ -256,7 +256,8 @@ class Stand:
 
     def cgroups(self, job: UUID | str) -> list[str]:
         with suppress(FileNotFoundError, ValueError):
-            return list(json.loads((self.shim_home / "tasks" / str(job) / "task.json").read_text()).get("cgroups", []))
+            lines = (self.shim_home / "tasks" / str(job) / "task.jsonl").read_text().split("\n")
+            return list(json.loads(lines[1]).get("cgroups", []))
         return []
 
     def _remove_cgroups(self) -> None:

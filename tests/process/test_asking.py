@@ -182,7 +182,7 @@ def test_a_job_cannot_read_the_files_of_another_project_nor_ours(stand: Stand, y
         victim.work / "plain",
         victim.order,
         victim.assignment,
-        victim.directory / "task.json",
+        victim.directory / "task.jsonl",
         next(victim.log.iterdir()),
         stand.shim_home / "token",
         stand.home / "config.yml",

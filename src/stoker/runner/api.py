@@ -146,7 +146,9 @@ class Api:
         return response
 
     async def own(self, request: web.Request) -> web.Response:
-        response = await self._frames(self._life.own.spool, read_query(request, Pull))
+        query = read_query(request, Pull)
+        await self._life.speak()
+        response = await self._frames(self._life.own.spool, query)
         self._life.own_pulled(int(response.headers[Header.NEXT]))
         return response
 

@@ -130,10 +130,10 @@ def _become_runner(directory: Path, descriptor: int) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         # Not ignored, which every program of the job would inherit.
         signal.signal(signal.SIGHUP, lambda *_: None)
-        _redirect(Place(directory))
+        _redirect()
         serve(directory, socket.socket(fileno=descriptor))
     except BaseException:
-        traceback.print_exc()
+        _log(f"the runner of {directory} crashed:\n{traceback.format_exc()}")
         raise
     finally:
         # A runner that lived to its end has left already. Not by returning: above this is the fork server's loop.
@@ -147,15 +147,12 @@ def _keep_only(descriptor: int) -> None:
                 os.close(int(name))
 
 
-def _redirect(place: Place) -> None:
-    place.own.mkdir(mode=0o700, exist_ok=True)
+def _redirect() -> None:
+    """What a runner itself prints is only ever the story of a crash; it goes where the fork server tells its own."""
     nothing = os.open(os.devnull, os.O_RDONLY)
-    errors = os.open(place.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(nothing, 0)
-    os.dup2(errors, 1)
-    os.dup2(errors, 2)
+    os.dup2(2, 1)
     os.close(nothing)
-    os.close(errors)
 
 
 def _log(sentence: str) -> None:

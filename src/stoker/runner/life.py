@@ -33,7 +33,7 @@ from stoker.runner.limits import (
     RESERVE_BYTES,
     START_WAIT_S,
 )
-from stoker.runner.place import Place, hold_space, write_file
+from stoker.runner.place import Place, free_space, hold_space, write_file
 from stoker.runner.reaper import Reaper, kill_leftovers
 from stoker.runner.spool import OwnLog, Spool, persist
 from stoker.runner.version import VERSION
@@ -100,7 +100,7 @@ class Life:
 
     async def _conclude(self, ending: Ending) -> None:
         """The log first, then the result, then the word: whoever hears of the result finds both after any crash."""
-        self._place.reserve.unlink(missing_ok=True)
+        free_space(self._place.reserve)
         await self.spool.seal()
         result = Result(
             exit_code=ending.exit_code,
@@ -116,10 +116,17 @@ class Life:
         await persist("the result", lambda: write_file(self._place.result, data), self.own.say)
         by = f" by signal {result.signal}" if result.signal else ""
         self.own.say(f"the job ended with exit code {result.exit_code}{by}, {result.log_end} bytes of log")
-        # Our own words do not hold up the job's: the disk may be full, or somebody took their place away.
+        if result.failure is not None or result.exit_code:
+            await self.speak()
+        self.result = result
+
+    async def speak(self) -> None:
+        """What we said ourselves is on disk: for whoever asks, and after a job that did not end well.
+
+        It holds up nobody else: the disk may be full, or somebody took its place away.
+        """
         with suppress(TimeoutError):
             await asyncio.wait_for(self.own.spool.flush(), LAST_WORDS_S)
-        self.result = result
 
     async def _until_read(self) -> None:
         read = await self._until(lambda: self._log_pulled or self._leaving, READERS_WAIT_S)

@@ -12,7 +12,6 @@ import socket
 import tempfile
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +24,7 @@ from stoker.runner.edge import Failed
 from stoker.runner.identity import Identity
 from stoker.runner.job import user_of
 from stoker.runner.life import Life
-from stoker.runner.limits import LAST_WORDS_S, OWN_LOG_BYTES, OWN_LOG_DELAY_S
+from stoker.runner.limits import OWN_LOG_BYTES, OWN_LOG_DELAY_S
 from stoker.runner.listening import listen
 from stoker.runner.place import Place
 from stoker.runner.reaper import Reaper
@@ -130,8 +129,8 @@ async def _live(place: Place, assignment: Assignment, listener: socket.socket) -
         # Whoever still waits for news hears that there will be none.
         life.spool.finish()
         await parts.site.cleanup()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(life.own.spool.flush(), LAST_WORDS_S)
+        if life.result is None or life.result.failure is not None or life.result.exit_code:
+            await life.speak()
         # All that was promised is on disk. Taking apart loop, threads and modules would cost as much as the job did.
         os._exit(0)
 

@@ -1,6 +1,7 @@
 """The directory of a task: which file is where, and how it gets there whole."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,14 +39,9 @@ class Place:
         return self.directory / "own"
 
     @property
-    def errors(self) -> Path:
-        """What the runner itself prints, which is only ever the story of a crash. No segment: its name says so."""
-        return self.own / "stderr"
-
-    @property
     def reserve(self) -> Path:
-        """Holds space for the end of a job that has filled the disk."""
-        return self.directory / "reserve"
+        """Holds space for the end of a job that has filled the disk; then the result is written to it."""
+        return fresh(self.result)
 
     @property
     def work(self) -> Path:
@@ -57,7 +53,7 @@ class Place:
 
 
 def hold_space(path: Path, size_bytes: int) -> None:
-    """Takes space on the disk that `path.unlink()` gives back."""
+    """Takes space on the disk that `free_space` gives back."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, size_bytes)
@@ -68,10 +64,20 @@ def hold_space(path: Path, size_bytes: int) -> None:
         os.close(descriptor)
 
 
+def free_space(path: Path) -> None:
+    """Not unlinked: to make a file costs more than to fill one, and this one is wanted next."""
+    with suppress(FileNotFoundError):
+        os.truncate(path, 0)
+
+
+def fresh(path: Path) -> Path:
+    """Where a file is written before it takes its place."""
+    return path.with_name(path.name + ".new")
+
+
 def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replaces a file by a whole one that only its owner reads; on disk before this returns, if `durable`."""
-    fresh = path.with_name(path.name + ".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(fresh(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         rest = memoryview(data)
         while rest:
@@ -80,6 +86,6 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    os.replace(fresh, path)
+    os.replace(fresh(path), path)
     if durable:
         sync_directory(path.parent)

@@ -29,7 +29,6 @@ class Segments:
         self._directory, self._segment_bytes = directory, segment_bytes
         self._guard = threading.Lock()
         self._file: int | None = None
-        self._make_directory()
         self._bases = bases_of(directory)
         self._unsynced = set(self._bases)
         self.end = self._recover() if self._bases else 0
@@ -70,13 +69,15 @@ class Segments:
 
     def sync(self) -> None:
         """Everything that is not forgotten is on disk."""
+        if self.end == 0:
+            return
         for base in sorted(self._unsynced):
             self._sync_segment(base)
         self._make_directory()
         sync_directory(self._directory)
 
     def _make_directory(self) -> None:
-        """Also again: where somebody deleted it, what was in it is lost, and the end of the job must not be."""
+        """Once there is something to keep; also again, where somebody deleted it, since the job has to end."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
 
     def _sync_segment(self, base: int) -> None:
@@ -144,7 +145,11 @@ class Segments:
 
 
 def bases_of(directory: Path) -> list[int]:
-    return sorted(int(name[:-4]) for name in os.listdir(directory) if name.endswith(".log"))
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(name[:-4]) for name in names if name.endswith(".log"))
 
 
 def sync_directory(directory: Path) -> None:

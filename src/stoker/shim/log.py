@@ -26,7 +26,7 @@ class LogEnd:
         """Never less than before: what was read and deleted was there all the same."""
         size = self._size(self._base) if self._base >= 0 else None
         if size is None:
-            self._base = max(_bases(self._directory), default=-1)
+            self._base = max(bases_of(self._directory), default=-1)
             size = self._size(self._base) if self._base >= 0 else None
         while size:
             following = self._size(self._base + size)
@@ -46,7 +46,7 @@ class LogEnd:
 
 def read(directory: Path, offset: int, limit: int) -> bytes:
     """Whole frames from `offset` on, about `limit` bytes and at least one frame; nothing when there is none yet."""
-    bases = _bases(directory)
+    bases = bases_of(directory)
     place = bisect_right(bases, offset) - 1
     if place < 0:
         if bases:
@@ -89,7 +89,7 @@ def _frames(path: Path, start: int, limit: int) -> bytes:
 
 def tail(directory: Path) -> str:
     """The last lines of the log, for the message of a task that failed."""
-    bases = _bases(directory)
+    bases = bases_of(directory)
     if not bases:
         return ""
     data = _segment(directory, bases[-1]).read_bytes()
@@ -102,10 +102,3 @@ def tail(directory: Path) -> str:
 
 def _segment(directory: Path, base: int) -> Path:
     return directory / f"{base:020}.log"
-
-
-def _bases(directory: Path) -> list[int]:
-    try:
-        return bases_of(directory)
-    except FileNotFoundError:
-        return []

@@ -1,10 +1,12 @@
-"""The records of tasks on disk: one file a task, replaced as a whole and synced before anybody is told.
+"""The records of tasks on disk: one file a task, a line for each of its changes, synced before anybody is told.
 
+The last line that is whole counts. A line is appended because that costs a disk much less than another file does.
 A directory without a record was never acknowledged, or its removal was under way: nothing runs for it, and it goes.
 """
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -21,9 +23,11 @@ from stoker.shim.home import Home
 from stoker.wire.model import Answer
 from stoker.wire.shim import TaskOrder
 
-RECORD = "task.json"
+RECORD = "task.jsonl"
+RECORD_BYTES = 64 * 1024
+"""A longer one is written anew, with its last line alone."""
 BULK = ("work", "log", "own")
-"""What may be large; a job owns the first."""
+"""What may be large. A job owns the first; its runner makes the others when it has something to keep."""
 
 
 class Record(Answer):
@@ -63,28 +67,30 @@ class Shelf:
         try:
             with explained("another task"):
                 self._make_directories(record)
-                write_file(directory / RECORD, record.model_dump_json().encode())
+                write_file(directory / RECORD, _line(record))
                 sync_directory(self._home.tasks)
         except (OSError, Unavailable):
             remove_tree(directory)
             raise
 
     def write(self, record: Record) -> None:
-        path, data = self._home.directory(record.id) / RECORD, record.model_dump_json().encode()
+        path, line = self._home.directory(record.id) / RECORD, _line(record)
         with explained(f"the record of task {record.id}"):
             try:
-                write_file(path, data)
+                if not _append(path, line):
+                    write_file(path, line)
             except FileNotFoundError:
-                # Somebody deleted it all. The task has to be ended and removed like any other.
-                self._make_directory(record.id)
-                write_file(path, data)
+                # Somebody deleted it, or all of it. The task has to be ended and removed like any other.
+                with suppress(FileExistsError):
+                    self._make_directory(record.id)
+                write_file(path, line)
 
     def find(self) -> Found:
         """Everything that is there; what was never acknowledged is deleted."""
         found = Found()
         for id, directory in self._directories():
             try:
-                found.records.append(Record.model_validate_json((directory / RECORD).read_bytes()))
+                found.records.append(_read((directory / RECORD).read_bytes()))
             except FileNotFoundError as error:
                 if not _cleared(directory):
                     found.unreadable[id] = str(error)
@@ -106,8 +112,7 @@ class Shelf:
 
     def _make_directories(self, record: Record) -> None:
         directory = self._make_directory(record.id)
-        for name in BULK:
-            os.mkdir(f"{directory}/{name}", 0o700)
+        os.mkdir(f"{directory}/work", 0o700)
         if record.uid is not None and record.gid is not None:
             os.chown(f"{directory}/work", record.uid, record.gid)
 
@@ -131,6 +136,35 @@ class Shelf:
                 continue
             if str(id) == name:
                 yield id, self._home.tasks / name
+
+
+def _line(record: Record) -> bytes:
+    """With a break before it too: what a full disk left of the line before stands alone."""
+    return b"\n" + record.model_dump_json().encode() + b"\n"
+
+
+def _append(path: Path, line: bytes) -> bool:
+    """False when the file is long enough."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_size > RECORD_BYTES:
+            return False
+        rest = memoryview(line)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _read(data: bytes) -> Record:
+    """The last that is whole; when none is, what is wrong with the first."""
+    first, *others = [line for line in data.split(b"\n") if line] or [b""]
+    for line in reversed(others):
+        with suppress(ValidationError):
+            return Record.model_validate_json(line)
+    return Record.model_validate_json(first)
 
 
 def _cleared(directory: Path) -> bool:

@@ -7,11 +7,13 @@ import pytest
 
 from stoker.core.errors import Conflict, StokerError, Unavailable, UserError
 from stoker.core.ids import InstanceId, JobId
-from stoker.core.job_facts import AgentFailed, StartTask, SubmitJob
+from stoker.core.job_facts import AgentFailed, RunnerAccepted, StartTask, SubmitJob, TaskAccepted
 from stoker.core.reason import JobReason
+from stoker.core.shim_task import S
 from stoker.engine.change import Change
 from stoker.engine.perform import JobPerformers
 from stoker.store.outbox import Errand
+from stoker.wire.shim import TaskInfo
 
 HERE = InstanceId(uuid4())
 ERRAND = Errand(uuid4(), 7, "job", uuid4(), uuid4(), 1, "PROVISIONING", "StartTask", "{}", 0)
@@ -70,3 +72,32 @@ async def test_an_order_that_was_overtaken_has_nothing_to_say(effect: StartTask 
 async def test_what_may_pass_is_tried_again(effect: StartTask | SubmitJob, error: StokerError) -> None:
     with pytest.raises(type(error)):
         await performed(error, effect)
+
+
+class Ready(Agent):
+    """A shim whose runner is there at once; the runner answers as it is told to."""
+
+    def __init__(self, error: StokerError | None) -> None:
+        super().__init__(error or Unavailable("never said"))
+        self.takes = error is None
+
+    async def submit(self, *_: object) -> Any:
+        return TaskInfo(id=ERRAND.target, fence=7, state=S.RUNNING, socket="socket")
+
+    async def run(self, *_: object) -> Any:
+        if not self.takes:
+            raise self.error
+
+
+async def test_a_runner_that_is_there_at_once_is_given_its_job_in_the_same_errand() -> None:
+    performers = JobPerformers(Ready(None), Orders(), None)  # type: ignore[arg-type]
+    change = await performers.start_task(ERRAND, StartTask())
+    assert [fact.event for fact in change.facts] == [TaskAccepted(attempt=1), RunnerAccepted(attempt=1)]
+
+
+async def test_a_runner_that_does_not_take_its_job_at_once_is_asked_by_the_next_wish() -> None:
+    """The task was taken all the same, and what the runner will never do is said by whoever asks it next."""
+    for error in (Unavailable("away"), UserError("too long")):
+        performers = JobPerformers(Ready(error), Orders(), None)  # type: ignore[arg-type]
+        change = await performers.start_task(ERRAND, StartTask())
+        assert [fact.event for fact in change.facts] == [TaskAccepted(attempt=1)]

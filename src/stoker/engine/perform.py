@@ -71,14 +71,23 @@ class JobPerformers:
         }
 
     async def start_task(self, errand: Errand, effect: StartTask) -> Change:
-        shim = await self._shim(errand)
+        """Where its runner is there at once, as processes are, the job is given to it too: one commit for both."""
+        place = await self._place(errand)
+        shim = await self._agents.shim(place)
         try:
             task = await shim.submit(await self._orders.task(errand))
         except StokerError as error:
             return _not_begun(errand, error)
-        if task.state is S.RUNNING:
+        accepted = TaskAccepted(attempt=errand.attempt)
+        if task.state is not S.RUNNING:
+            return _said(errand, accepted)
+        try:
+            await self._agents.runner(place, JobId(errand.target), task.socket).run(await self._orders.job(errand))
+        except StokerError:
+            # The wish to submit it comes next, and says what came of it.
             self._remember(errand.target, task.socket)
-        return _said(errand, TaskAccepted(attempt=errand.attempt))
+            return _said(errand, accepted)
+        return _said(errand, accepted, RunnerAccepted(attempt=errand.attempt))
 
     async def submit_job(self, errand: Errand, effect: SubmitJob) -> Change:
         place, order = await self._place(errand), await self._orders.job(errand)
@@ -171,5 +180,5 @@ def _refused(errand: Errand, error: StokerError) -> Change:
     raise error
 
 
-def _said(errand: Errand, event: Event) -> Change:
-    return Change(facts=(of_job(JobId(errand.target), RunId(errand.family), event),))
+def _said(errand: Errand, *events: Event) -> Change:
+    return Change(facts=tuple(of_job(JobId(errand.target), RunId(errand.family), event) for event in events))

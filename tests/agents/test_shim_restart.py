@@ -21,6 +21,7 @@ from uuid import UUID, uuid4
 import aiohttp
 
 from stoker.core.reason import JobReason
+from stoker.runner.listening import listen
 from stoker.runner.proc import alive
 from stoker.shim.home import Home
 from stoker.shim.start import start
@@ -146,6 +147,15 @@ def test_none_is_started_where_one_is_coming(tmp_path: Path) -> None:
     assert started is not None
     started.kill()
     started.wait()
+
+
+def test_none_is_started_where_one_answers(shared_directory: Path) -> None:
+    """Whoever it is: a program that plays the shim has no lock."""
+    home = shared_directory / f"played-{uuid4().hex[:8]}"
+    home.mkdir()
+    (home / "address").write_text(f"{home / 's'}\n")
+    with listen(home / "s"):
+        assert start(home) is None
 
 
 async def test_fences_outlive_the_task_and_the_shim(shared_directory: Path) -> None:

@@ -35,7 +35,7 @@ def serve(home: Path, gpus: "Sequence[HostGpu] | None" = None) -> None:
 
 def start(home: Path) -> "subprocess.Popen[bytes] | None":
     """Unless one is there or is coming. Neither Ctrl-C nor the end of the server reaches it."""
-    if _taken(home):
+    if listening(home) or _taken(home):
         return None
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(home / "shim.log", "ab") as log:

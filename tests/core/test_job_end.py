@@ -139,7 +139,7 @@ def test_how_it_ended_is_kept_even_when_it_comes_after_the_grace() -> None:
     job, _, _ = walk(JOB, running(), STOP)
     job, effects, _ = walk(JOB, job, TimeUp(), Exited(137, signal=9), now=10.0)
     assert (job.exit_code, job.exit_signal, job.cleanup) == (137, 9, Cleanup.REMOVE)
-    assert effects == [RemoveTask(), RemoveTask(known=True)]
+    assert effects == [RemoveTask()]
     assert JOB.step(job, Exited(0), 11.0).row is None, "the first word counts"
 
 
@@ -300,10 +300,8 @@ def test_a_program_that_ended_while_it_was_being_stopped_keeps_its_own_time() ->
     assert (job.exited_at, job.exit_code) == (56.0, 143)
 
 
-def test_how_an_aborted_program_ended_is_known_before_its_task_is_forgotten() -> None:
-    """Nobody waits for the runner's word, so it may come while the task is being removed, or by whoever removes it."""
-    job, wishes, _ = walk(JOB, running(), ABORT, CleanedUp(Cleanup.STOP))
-    assert wishes[-1] == RemoveTask(known=False)
-    job, wishes, _ = walk(JOB, job, Exited(137, signal=9))
-    assert (wishes, job.exit_signal) == ([RemoveTask(known=True)], 9)
-    assert walk(JOB, job, Exited(137, signal=9))[1] == [], "said twice, it is stale"
+def test_how_it_ended_is_asked_of_whoever_removes_the_task_where_nobody_told() -> None:
+    """Nobody waits for the runner of an aborted job: its exit code would be gone with its task."""
+    assert walk(JOB, running(), ABORT, CleanedUp(Cleanup.STOP))[1][-1] == RemoveTask(known=False)
+    assert walk(JOB, running(), STOP, Exited(143, signal=15))[1][-1] == RemoveTask(known=True)
+    assert walk(JOB, running(), Exited(0))[1] == [RemoveTask(known=True)]

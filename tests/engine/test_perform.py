@@ -7,12 +7,23 @@ import pytest
 
 from stoker.core.errors import Conflict, StokerError, Unavailable, UserError
 from stoker.core.ids import InstanceId, JobId
-from stoker.core.job_facts import AgentFailed, RunnerAccepted, StartTask, SubmitJob, TaskAccepted
+from stoker.core.job_facts import (
+    AgentFailed,
+    CleanedUp,
+    Cleanup,
+    Exited,
+    RemoveTask,
+    RunnerAccepted,
+    StartTask,
+    SubmitJob,
+    TaskAccepted,
+)
 from stoker.core.reason import JobReason
 from stoker.core.shim_task import S
 from stoker.engine.change import Change
 from stoker.engine.perform import JobPerformers
 from stoker.store.outbox import Errand
+from stoker.wire.runner import Result
 from stoker.wire.shim import TaskInfo
 
 HERE = InstanceId(uuid4())
@@ -47,7 +58,7 @@ class Orders:
 
 
 async def performed(error: StokerError, effect: StartTask | SubmitJob) -> Change:
-    performers = JobPerformers(Agent(error), Orders(), None)  # type: ignore[arg-type]
+    performers = JobPerformers(Agent(error), Orders(), None, None)  # type: ignore[arg-type]
     performers._remember(ERRAND.target, "socket")
     if isinstance(effect, StartTask):
         return await performers.start_task(ERRAND, effect)
@@ -90,7 +101,7 @@ class Ready(Agent):
 
 
 async def test_a_runner_that_is_there_at_once_is_given_its_job_in_the_same_errand() -> None:
-    performers = JobPerformers(Ready(None), Orders(), None)  # type: ignore[arg-type]
+    performers = JobPerformers(Ready(None), Orders(), None, None)  # type: ignore[arg-type]
     change = await performers.start_task(ERRAND, StartTask())
     assert [fact.event for fact in change.facts] == [TaskAccepted(attempt=1), RunnerAccepted(attempt=1)]
 
@@ -98,6 +109,38 @@ async def test_a_runner_that_is_there_at_once_is_given_its_job_in_the_same_erran
 async def test_a_runner_that_does_not_take_its_job_at_once_is_asked_by_the_next_wish() -> None:
     """The task was taken all the same, and what the runner will never do is said by whoever asks it next."""
     for error in (Unavailable("away"), UserError("too long")):
-        performers = JobPerformers(Ready(error), Orders(), None)  # type: ignore[arg-type]
+        performers = JobPerformers(Ready(error), Orders(), None, None)  # type: ignore[arg-type]
         change = await performers.start_task(ERRAND, StartTask())
         assert [fact.event for fact in change.facts] == [TaskAccepted(attempt=1)]
+
+
+class Ending(Agent):
+    """A shim whose task has ended; it says in which order things were done to it."""
+
+    def __init__(self) -> None:
+        super().__init__(Unavailable("never said"))
+        self.done: list[Any] = []
+
+    async def terminate(self, *_: object) -> TaskInfo:
+        result = Result(exit_code=137, signal=9, ended_at=0.0, log_end=0)
+        return TaskInfo(id=ERRAND.target, fence=7, state=S.TERMINATED, result=result)
+
+    async def remove(self, *_: object) -> None:
+        self.done.append("removed")
+
+    async def collect(self, *_: object) -> None:
+        self.done.append("logs")
+
+    async def tell(self, change: Change) -> None:
+        self.done += [fact.event for fact in change.facts]
+
+
+async def test_how_a_program_ended_is_committed_before_its_task_is_forgotten() -> None:
+    """A crash of the server in between must not lose it; where it is known, nothing is said twice."""
+    exited = Exited(137, 9, attempt=1)
+    for known, order in ((False, ["logs", exited, "removed"]), (True, ["logs", "removed"])):
+        shim = Ending()
+        performers = JobPerformers(shim, Orders(), shim, shim.tell)  # type: ignore[arg-type]
+        change = await performers.remove_task(ERRAND, RemoveTask(known=known))
+        assert [fact.event for fact in change.facts] == [CleanedUp(Cleanup.REMOVE, attempt=1)]
+        assert shim.done == order

@@ -37,8 +37,12 @@ class Agents:
         self.net = Net(world, thawed)
         self.orders = SimOrders(world, database)
         self.pump = LogPump(self.net, cast(LogStore, world.logs), world.logs)
-        self.real = JobPerformers(self.net, self.orders, self.pump)
+        self.real = JobPerformers(self.net, self.orders, self.pump, self.tell)
         """What the server itself does; machines without a shim are done for here."""
+
+    async def tell(self, change: Change) -> None:
+        assert self.engine is not None
+        await self.engine.commit(change)
 
     def performers(self) -> dict[Any, Any]:
         return {

@@ -121,9 +121,7 @@ def nobody_to_stop(job: Job, event: AgentFailed, now: float) -> Then:
 
 
 def note_exit(job: Job, event: Exited, now: float) -> Then:
-    # Whoever removes its task told this first, and is asked to go on.
-    removal = (RemoveTask(known=True),) if job.cleanup is Cleanup.REMOVE else ()
-    return ask(*removal, **exit_of(job, event, now))
+    return ask(**exit_of(job, event, now))
 
 
 def exit_of(job: Job, event: Exited, now: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ performer says what came of it, and this one has nothing to say.
 """
 
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 from uuid import UUID
 
@@ -44,6 +45,9 @@ TERMINATION_S = 5.0
 """How long one call waits for a task to end; then the errand is tried again."""
 
 
+Tell = Callable[[Change], Awaitable[object]]
+
+
 class Orders(Protocol):
     """What is to be run, and where; read when the errand is performed, so it is as fresh as can be."""
 
@@ -55,8 +59,9 @@ class Orders(Protocol):
 
 
 class JobPerformers:
-    def __init__(self, agents: Agents, orders: Orders, pump: LogPump) -> None:
-        self._agents, self._orders, self._pump = agents, orders, pump
+    def __init__(self, agents: Agents, orders: Orders, pump: LogPump, tell: Tell) -> None:
+        """`tell` commits what must be known before a performer may go on."""
+        self._agents, self._orders, self._pump, self._tell = agents, orders, pump, tell
         self._sockets: OrderedDict[UUID, str] = OrderedDict()
         """Of runners that have just started, so that nobody is asked twice."""
 
@@ -122,8 +127,8 @@ class JobPerformers:
         try:
             ended = await self._end(shim, errand)
             if isinstance(ended, Exited) and not effect.known:
-                # It is gone with the task: on disk here before it is forgotten there.
-                return _said(errand, ended)
+                # It would be gone with the task: committed here before it is forgotten there.
+                await self._tell(_said(errand, ended))
             await shim.remove(errand.target, errand.fence)
         except StokerError as error:
             return _refused(errand, error)

@@ -39,7 +39,7 @@ class Hands(Agents):
         self._lines = LocalAgents(self._way, context.secret)
         self._pump = LogPump(self._lines, context.logs, self)
         self._orders = StoredOrders(context.database, lambda id: runner_token(context.secret, id))
-        jobs = JobPerformers(self._lines, self._orders, self._pump)
+        jobs = JobPerformers(self._lines, self._orders, self._pump, lambda change: context.engine.commit(change))
         hosts = HostPerformers(context.database, self._lines)
         loops: tuple[tuple[str, Once, float], ...] = ((WATCH, self._once, WATCH_S),)
         if context.settings.local:

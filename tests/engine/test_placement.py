@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from stoker.core.gang import OnNoCapacity
+from stoker.core.gang import Gang, OnNoCapacity
 from stoker.core.ids import ProjectId
+from stoker.core.placement import Plan, plan
 from stoker.engine import placement as module
 from stoker.engine.change import Change, RunBirth
 from stoker.engine.engine import Engine
@@ -42,6 +44,7 @@ async def submit(engine: Engine, *births: RunBirth) -> None:
 
 async def test_a_gang_is_looked_at_whole_or_not_at_all(database: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for one gang in a pass: half of one would be placed alone, and its other half perhaps never."""
+    monkeypatch.setattr(module, "FEW_GANGS", 1)
     monkeypatch.setattr(module, "MOST_GANGS", 1)
     async with database() as db, placer(db, hosts=2) as engine:
         await submit(engine, run_of(engine, "pair", nodes=2))
@@ -55,6 +58,7 @@ async def test_an_urgent_run_is_not_hidden_behind_many_old_ones(
     database: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More old gangs wait than a pass looks at; one that came last has a higher priority, and room for one is left."""
+    monkeypatch.setattr(module, "FEW_GANGS", 3)
     monkeypatch.setattr(module, "MOST_GANGS", 3)
     async with database() as db, placer(db, hosts=1, cpu=1) as engine:
         for number in range(5):
@@ -67,6 +71,7 @@ async def test_an_urgent_run_is_not_hidden_behind_many_old_ones(
 async def test_of_equally_urgent_gangs_the_oldest_are_looked_at(
     database: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "FEW_GANGS", 2)
     monkeypatch.setattr(module, "MOST_GANGS", 2)
     async with database() as db, placer(db, hosts=1) as engine:
         await submit(engine, run_of(engine, "lazy", priority=10))
@@ -112,3 +117,49 @@ async def test_a_host_that_serves_one_project_takes_no_job_of_another(database: 
         await engine.placement.once()
         assert await ask(db, PLACED) == ["first"]
         assert await ask(db, "SELECT instance_id FROM job WHERE run_id = $1", first.run.id) == mine.id
+
+
+async def test_behind_a_few_that_take_all_the_room_nobody_is_looked_at(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass over a full house costs the same however long the queue is."""
+    looked: list[int] = []
+
+    def counted(gangs: list[Gang], *rest: Any, **how: Any) -> Plan:
+        looked.append(len(gangs))
+        return plan(gangs, *rest, **how)
+
+    monkeypatch.setattr(module, "FEW_GANGS", 3)
+    monkeypatch.setattr(module, "plan", counted)
+    async with database() as db, placer(db, hosts=1, cpu=2) as engine:
+        for number in range(8):
+            await submit(engine, run_of(engine, f"run-{number}"))
+        await engine.placement.once()
+        assert sorted(await ask(db, PLACED)) == ["run-0", "run-1"]
+        await engine.placement.once()
+        assert looked == [3, 3]
+
+
+async def test_one_behind_the_first_few_is_found_when_it_is_the_one_that_fits(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FEW_GANGS", 2)
+    async with database() as db, placer(db, hosts=1, cpu=2) as engine:
+        for number in range(3):
+            await submit(engine, run_of(engine, f"pair-{number}", nodes=2))
+        await submit(engine, run_of(engine, "small"))
+        await engine.placement.once()
+        assert await ask(db, PLACED) == ["small"]
+
+
+async def test_one_that_does_not_wait_is_told_at_once_however_many_do(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FEW_GANGS", 2)
+    async with database() as db, placer(db, hosts=1, cpu=1) as engine:
+        for number in range(4):
+            await submit(engine, run_of(engine, f"run-{number}"))
+        impatient = run_of(engine, "impatient", on_no_capacity=OnNoCapacity.FAIL)
+        await submit(engine, impatient)
+        await engine.placement.once()
+        assert await until(db, impatient.run.id, "FAILED", "RUNNING") == "FAILED"

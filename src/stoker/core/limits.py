@@ -61,6 +61,7 @@ KEYS_KEPT_S = 24 * 3600.0
 FORGOTTEN_AT_ONCE = 5_000
 
 # Placement.
+FEW_GANGS = 32
 MOST_GANGS = 5_000
 """Looked at in one pass: the most urgent, then the oldest."""
 

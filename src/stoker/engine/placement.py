@@ -13,7 +13,7 @@ from stoker.core.gang import Gang, InstanceRoom
 from stoker.core.ids import InstanceId, JobId, instance_name
 from stoker.core.instance import LIVE, UP, Instance, S
 from stoker.core.job_facts import NoCapacity, Placed, Reserved
-from stoker.core.limits import MOST_GANGS
+from stoker.core.limits import FEW_GANGS, MOST_GANGS
 from stoker.core.machine import Event
 from stoker.core.offer import FleetRoom, Offer
 from stoker.core.placement import Launch, Plan, plan
@@ -25,6 +25,7 @@ from stoker.engine.commit import Committer
 from stoker.engine.loop import Counts
 from stoker.store import instance as instance_store
 from stoker.store.database import Connection, Record
+from stoker.store.gang import IMPATIENT
 from stoker.store.gang import WAITING as WAITING
 from stoker.store.instance import Unfinished
 from stoker.store.run import policy_of
@@ -55,7 +56,6 @@ class Placement:
     def __init__(self, committer: Committer, clock: Clock, merchant: Merchant, new_id: Callable[[], UUID]) -> None:
         self._committer, self._merchant, self._new_id = committer, merchant, new_id
         self._aside = Aside(clock)
-        self.last = Plan()
 
     async def once(self) -> Counts:
         results = await self._committer.commit_planned(LOCK, self._plan)
@@ -68,19 +68,28 @@ class Placement:
         return Counts(len(results), again_after_s, failures.bugs, failures.error)
 
     async def _plan(self, tx: Connection, now: float) -> Sequence[Change]:
-        aside = self._aside.ids()
-        rows = [row for row in await tx.fetch(WAITING, MOST_GANGS + len(aside)) if aside.isdisjoint(row["jobs"])]
+        rows = await self._waiting(tx, FEW_GANGS)
         if not rows:
             return []
-        gangs = [_gang(row) for row in rows]
-        attempts = {id: attempt for row in rows for id, attempt in zip(row["jobs"], row["attempts"], strict=True)}
         unfinished = await instance_store.unfinished(tx)
         seen = {one.instance.id: one.instance for one in unfinished}
         market = self._merchant.market(now)
         nodes = Counter(one.fleet_id for one in seen.values())
         fleets = [_left(fleet, nodes[fleet.fleet_id]) for fleet in market.fleets]
-        self.last = plan(gangs, map(_room, unfinished), market.offers, fleets, now=now)
-        return list(_Hands(self.last, gangs, attempts, seen, self._new_id, now).changes())
+        rooms = [_room(one) for one in unfinished]
+        gangs = [_gang(row) for row in rows]
+        made = plan(gangs, rooms, market.offers, fleets, now=now)
+        if len(rows) >= FEW_GANGS and (market.offers or not _full(rooms, made) or await tx.fetchval(IMPATIENT)):
+            # Where the first few take all the room there is, it does not matter how many wait behind them.
+            rows = await self._waiting(tx, MOST_GANGS)
+            gangs = [_gang(row) for row in rows]
+            made = plan(gangs, rooms, market.offers, fleets, now=now)
+        attempts = {id: attempt for row in rows for id, attempt in zip(row["jobs"], row["attempts"], strict=True)}
+        return list(_Hands(made, gangs, attempts, seen, self._new_id, now).changes())
+
+    async def _waiting(self, tx: Connection, most: int) -> list[Record]:
+        aside = self._aside.ids()
+        return [row for row in await tx.fetch(WAITING, most + len(aside)) if aside.isdisjoint(row["jobs"])]
 
 
 class _Hands:
@@ -132,6 +141,12 @@ class _Hands:
         for job, blocks in launch.jobs:
             self._events[job] = self._arrival(job, instance, blocks)
             self._born[job] = instance
+
+
+def _full(rooms: Iterable[InstanceRoom], made: Plan) -> bool:
+    """Whether no block is left on any machine that is open, once this is done."""
+    free = sum(room.blocks.free_count for room in rooms if not room.barred)
+    return free <= sum(len(one.blocks) for one in made.assignments)
 
 
 def _left(fleet: FleetRoom, nodes: int) -> FleetRoom:

@@ -26,3 +26,12 @@ FROM gang JOIN run ON run.id = gang.run_id
 A new submission may wait in the queue beside its predecessor, but is not placed before that has finished; nor is
 one that waits before it is tried again, nor its replica.
 """
+
+IMPATIENT = """
+SELECT EXISTS (
+    SELECT FROM job JOIN run ON run.id = job.run_id
+    WHERE job.state = 'SUBMITTED' AND job.latest AND job.instance_id IS NULL
+      AND run.policy ->> 'on_no_capacity' = 'fail'
+)
+"""
+"""Whether one waits that does not want to: it has to be told at once that there is no room."""

@@ -1,6 +1,6 @@
 """`make bench`: measures on a PostgreSQL that syncs every commit, and says whether budgets hold.
 
-`make bench PART=engine` measures one part: engine, api, runner, shim, first-run, crowd.
+`make bench PART=engine` measures one part: engine, api, many, placement, runner, shim, first-run, crowd.
 """
 
 import argparse
@@ -17,6 +17,8 @@ from bench.crowd import crowd
 from bench.engine import engine
 from bench.first_run import first_run
 from bench.home import temporary_home
+from bench.many import many
+from bench.placement import placement
 from bench.result import Result, write
 from stoker.store.database import Database
 from stoker.store.migration import migrate
@@ -59,7 +61,9 @@ async def _migrate(url: str) -> None:
 
 PARTS: dict[str, Callable[[], list[Result]]] = {
     "engine": with_database(engine),
+    "placement": with_database(placement),
     "api": with_database(api),
+    "many": with_database(many),
     "runner": runner.measure,
     "shim": shim.measure,
     "first-run": first_run,

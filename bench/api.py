@@ -44,7 +44,7 @@ async def _measure(url: str) -> list[Result]:
             cpu = time.process_time()
             posts = await asyncio.to_thread(_asked, served.url, secret, "POST", ASKED)
             cpu_ms = (time.process_time() - cpu) * 1000 / ASKED
-            await _store(served)
+            await store_ended(served, RUNS)
             pages = await asyncio.to_thread(_asked, served.url, secret, "GET", ASKED)
     page_ms = statistics.median(pages)
     return [
@@ -74,14 +74,14 @@ def _asked(url: str, secret: str, method: str, times: int) -> list[float]:
     return taken
 
 
-async def _store(served: Served) -> None:
+async def store_ended(served: Served, number: int) -> None:
     """Runs that have ended, as a year leaves them."""
     database: Database = served.context.database
     async with database.transaction() as tx:
         project = (await get(tx, "main")).id
-        now, rows = time.time() - RUNS, _Rows(project)
-        for number in range(RUNS):
-            rows.add(number, now + number)
+        now, rows = time.time() - number, _Rows(project)
+        for each in range(number):
+            rows.add(each, now + each)
         await tx.copy_records_to_table("run", records=rows.runs, columns=_RUN.split())
         await tx.copy_records_to_table("run_spec", records=rows.specs, columns=_SPEC.split())
         await tx.copy_records_to_table("job", records=rows.jobs, columns=_JOB.split())

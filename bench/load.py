@@ -9,7 +9,7 @@ from uuid import UUID
 from stoker.core.block import Blocks
 from stoker.core.family import found
 from stoker.core.ids import InstanceId, JobId, ProjectId, RunId, uuid7
-from stoker.core.instance import Instance, Launched, ShimAnswered
+from stoker.core.instance_facts import Instance, Launched, ShimAnswered
 from stoker.core.job_facts import CleanedUp, Cleanup, Exited, Job, Placed, RunnerAccepted, TaskAccepted
 from stoker.core.limits import MOST_CHANGES
 from stoker.core.machine import Event

@@ -20,8 +20,8 @@ _HEAD: Final = """\
 # APIs
 
 Printed by `make docs` from the tables of routes. What goes in and out of each is in its OpenAPI document: the
-server's at `/api/openapi.json`, a shim's at `/openapi.json`; the schema of a task's configuration is at
-`/api/schema/task`.
+server's at `/api/openapi.json`, a shim's at `/openapi.json`; the schemas of configurations are at `/api/schema/task`
+and `/api/schema/fleet`.
 """
 
 
@@ -30,7 +30,7 @@ def page() -> str:
 
 
 _SERVER: Final = """\
-Every request carries `Authorization: Bearer TOKEN`, except for health, metrics from the same machine, and the two
+Every request carries `Authorization: Bearer TOKEN`, except for health, metrics from the same machine, and the
 documents.
 """
 _SHIM: Final = """\

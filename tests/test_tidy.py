@@ -276,6 +276,8 @@ def test_the_page_of_the_machines_is_fresh() -> None:
 
 def test_the_page_of_the_configurations_is_fresh() -> None:
     assert configurations.PAGE.read_text(encoding="utf-8") == configurations.page(), "out of date: run `make docs`"
+    fleet = configurations.FLEET_PAGE.read_text(encoding="utf-8")
+    assert fleet == configurations.fleet_page(), "out of date: run `make docs`"
 
 
 def test_the_page_of_the_apis_is_fresh() -> None:

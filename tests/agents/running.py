@@ -21,6 +21,7 @@ from stoker.core.errors import Unavailable
 from stoker.runner import proc
 from stoker.runner.fork_client import server_version, start_runner
 from stoker.runner.listening import listen
+from stoker.runner.reaper import kill_leftovers
 from stoker.wire.frame import Frame, Stream, decode
 from stoker.wire.runner import Header, Health, Result, RunnerState
 
@@ -214,6 +215,8 @@ async def runner(fork_socket: Path, directory: Path, **more: Any) -> AsyncIterat
             with suppress(ProcessLookupError):
                 running.kill()
             await until(lambda: not running.alive())
+            # As its shim would: what loops for ever would do so until the machine is turned off.
+            await asyncio.to_thread(kill_leftovers, running.job_id)
 
 
 @asynccontextmanager

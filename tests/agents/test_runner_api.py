@@ -36,7 +36,7 @@ def place(fork_socket: Path) -> Path:
 
 PATHS = {
     "GET": ("/healthz", "/pull", "/own", "/metrics", "/live"),
-    "POST": ("/job", "/run", "/stop"),
+    "POST": ("/job", "/run", "/stop", "/deadline", "/heard"),
     "PUT": ("/code",),
 }
 

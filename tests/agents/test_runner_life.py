@@ -150,13 +150,15 @@ async def test_a_runner_that_finds_an_order_without_a_result_ends_the_job(fork_s
         await one.start("echo begun; echo once >> times; sleep 60 & wait")
         await one.printed(b"begun")
         identity = {"id": str(one.job_id), "token": one.token}
-    async with runner(fork_socket, place, **identity) as two:
-        result = await two.result()
-        assert result.failure == Failure.EXECUTOR
-        assert "not run a second time" in result.message
-        assert await two.output() == b"begun\n"
-        assert "killed 2 processes" in await two.own_log()
-        assert (place / "work" / "times").read_text() == "once\n"
+        one.kill()
+        await until(lambda: not one.alive())
+        async with runner(fork_socket, place, **identity) as two:
+            result = await two.result()
+            assert result.failure == Failure.EXECUTOR
+            assert "not run a second time" in result.message
+            assert await two.output() == b"begun\n"
+            assert "killed 2 processes" in await two.own_log()
+            assert (place / "work" / "times").read_text() == "once\n"
 
 
 async def test_sigterm_stops_the_job_and_the_runner_leaves_with_its_result(fork_socket: Path, place: Path) -> None:

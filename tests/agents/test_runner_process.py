@@ -237,7 +237,11 @@ async def test_a_job_that_closes_its_output_runs_on(fork_socket: Path, place: Pa
 async def test_nothing_of_the_agent_leaks_into_the_environment(fork_socket: Path, place: Path) -> None:
     async with runner(fork_socket, place) as one:
         await one.runs(
-            "env", env={"MINE": "a b", "STOKER_JOB_ID": "forged", "PATH": "/usr/bin:/bin"}, nodes_num=2, gpus_per_node=4
+            "env",
+            env={"MINE": "a b", "STOKER_JOB_ID": "forged", "PATH": "/usr/bin:/bin"},
+            nodes_num=2,
+            gpus_per_node=4,
+            gpus_num=8,
         )
         seen = dict(line.split("=", 1) for line in (await one.output()).decode().splitlines() if "=" in line)
         assert seen["MINE"] == "a b"

@@ -125,7 +125,7 @@ async def test_a_mistake_of_ours_is_told_to_us_and_not_to_the_caller() -> None:
         raise RuntimeError("a secret detail")
 
     app = web.Application(
-        middlewares=[guard("token", lambda: None, lambda what, error: told.append(f"{what} {error}"))]
+        middlewares=[guard("token", lambda request: None, lambda what, error: told.append(f"{what} {error}"))]
     )
     app.router.add_get("/", broken)
     async with TestClient(TestServer(app)) as client:

@@ -205,6 +205,19 @@ async def test_a_gpu_is_never_held_twice_and_is_given_back(shared_directory: Pat
         assert again.gpu_ids == ("GPU-0", "GPU-2")
 
 
+async def test_nobody_who_knocks_while_it_is_busy_is_turned_away(shim: Stage) -> None:
+    """A full queue would be taken for a connection, and the request would be lost."""
+    assert shim.process is not None
+    os.kill(shim.process.pid, signal.SIGSTOP)
+    knocking = [asyncio.create_task(shim.ask("GET", "/healthz")) for _ in range(400)]
+    try:
+        finished, _ = await asyncio.wait(knocking, timeout=1.0)
+    finally:
+        os.kill(shim.process.pid, signal.SIGCONT)
+    assert not finished
+    assert {told.status for told in await asyncio.gather(*knocking)} == {200}
+
+
 async def test_two_hundred_tasks_at_once(shared_directory: Path) -> None:
     """They start a few at a time, each once, and one answer lists them all."""
     async with stage(shared_directory) as shim:

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from stoker.core.instance import Launched, ShimAnswered
+from stoker.core.instance_facts import Launched, ShimAnswered
 from stoker.engine.change import Change, of_instance
 from stoker.server.agents import Agents
 from stoker.server.context import Context
@@ -128,8 +128,10 @@ def api(database: Databases, tmp_path: Path) -> Apis:
     """`async with api() as api`: `exit_code` None leaves programs running until they are stopped."""
 
     @asynccontextmanager
-    async def open(exit_code: int | None = 0, url: str = "", home: Path | None = None) -> AsyncIterator[Api]:
-        agents = FakeAgents(exit_code)
+    async def open(
+        exit_code: int | None = 0, url: str = "", home: Path | None = None, agents: FakeAgents | None = None
+    ) -> AsyncIterator[Api]:
+        agents = agents or FakeAgents(exit_code)
         place = home or tmp_path / f"home-{next(_numbers)}"
 
         def build(context: Context) -> Agents:

@@ -133,7 +133,7 @@ def _attack(cases: Any, url: str, headers: dict[str, str], session: requests.Ses
         return
 
 
-@pytest.mark.parametrize("path", ["/api/openapi.json", "/api/schema/task"])
+@pytest.mark.parametrize("path", ["/api/openapi.json", "/api/schema/task", "/api/schema/fleet"])
 def test_descriptions_are_for_everybody(postgres: Embedded, template: str, tmp_path: Path, path: str) -> None:
     with served(postgres, template, tmp_path / "home") as (url, _):
         found = requests.get(url + path, timeout=10).json()

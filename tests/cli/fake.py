@@ -79,6 +79,9 @@ class Fake:
         """Why every run waits."""
         self.events: list[dict[str, Any]] = []
         """Of every run."""
+        self.offers: dict[str, Any] = {}
+        self.forgotten = False
+        """The place from which somebody follows the events is older than what is kept."""
         self.gone = False
         """Somebody has deleted it while it was followed."""
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
@@ -165,13 +168,23 @@ class Handler(BaseHTTPRequestHandler):
                 made = run(body["configuration"].get("name") or "brave-otter-1", status="SUBMITTED", jobs=[job()])
                 kept = fake.runs.setdefault(made["name"], made)
                 return self._answer(201, kept)
+            case "GET", ["events"]:
+                return self._answer(200, {"items": fake.events, "next_cursor": None})
+            case "GET", ["events", "follow"]:
+                return self._tell()
+            case _, ["offers"]:
+                return self._answer(200, fake.offers)
             case "POST", ["runs", "stop"]:
                 names = list(fake.runs) if body.get("all") else body["runs"]
                 return self._stop(names, body["abort"])
         found = self._found(path[1])
         if found is None:
             return self._refuse(404, "not_found", f"There is no run {path[1]} in project main.")
-        match method, path[2:]:
+        return self._run(method, path[2:], query, found)
+
+    def _run(self, method: str, path: list[str], query: dict[str, str], found: dict[str, Any]) -> None:
+        fake = self.fake
+        match method, path:
             case "GET", []:
                 return self._answer(200, found)
             case "DELETE", []:
@@ -180,6 +193,14 @@ class Handler(BaseHTTPRequestHandler):
             case "GET", ["wait"]:
                 with fake.changed:
                     fake.changed.wait_for(lambda: not _active(found), float(query.get("timeout_s", 20)))
+                return self._answer(200, found)
+            case "POST", ["trigger"]:
+                return self._answer(200, {"outcome": "started", "sentence": f"A round of {found['name']} starts now."})
+            case "POST", ["pause" | "resume" as act]:
+                found["schedule"] |= {"paused": act == "pause"}
+                return self._answer(200, found)
+            case "POST", ["hold" | "release" as act]:
+                found["held"] = act == "hold"
                 return self._answer(200, found)
             case "GET", ["why"]:
                 return self._answer(
@@ -276,7 +297,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _tell(self) -> None:
         told = b"".join(b"id: %d\ndata: %s\n\n" % (one["seq"], json.dumps(one).encode()) for one in self.fake.events)
-        body = told + b"event: end\ndata: {}\n\n"
+        lost = {"error": {"message": "The journal is kept from number 9 on.", "hint": "Begin anew."}}
+        last = b"event: gone\ndata: %s\n\n" % json.dumps(lost).encode()
+        body = b"id: 0\n: still here\n\n" + told + (last if self.fake.forgotten else b"event: end\ndata: {}\n\n")
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Content-Length", str(len(body)))

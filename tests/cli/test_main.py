@@ -72,7 +72,9 @@ def test_help_imports_nothing_heavy_and_no_http(environ: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(
-    "args", [("ps",), ("ps", "--json"), ("get", "train"), ("logs", "train"), ("stop", "train"), ("run", "-d", "x")]
+    "args",
+    [("ps",), ("ps", "--json"), ("run", "-d", "x")]
+    + [(name, "train") for name in ("get", "logs", "stop", "hold", "trigger")],
 )
 def test_quick_commands_import_nothing_heavy(connected: dict[str, str], fake: Fake, args: tuple[str, ...]) -> None:
     fake.add(run("train"))

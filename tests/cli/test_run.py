@@ -2,7 +2,9 @@
 
 import json
 import threading
+from datetime import datetime
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -92,6 +94,25 @@ def test_why_does_not_say_it_twice(stoker: Stoker, fake: Fake) -> None:
     assert stoker("why", "train").stdout.decode().splitlines() == [fake.sentence]
 
 
+def test_offers_are_a_table_with_what_stands_against_them(stoker: Stoker, fake: Fake) -> None:
+    has = {"cpu": 8, "memory_mb": 32768, "disk_mb": 1, "gpus": [{"name": "A100"}] * 2, "named": {}}
+    good = {"backend": "dummy", "name": "a100x2", "location": "eu-1", "resources": has, "spot": True, "price": 2.5,
+            "available": 3, "penalty": 1.0, "fleets": ["pool"], "fits": True, "sentence": ""}  # fmt: skip
+    bad = good | {"name": "small", "fits": False, "sentence": "needs 8 CPUs, has 2", "available": None, "penalty": 0}
+    there = [{"instance": "i", "name": "local-1", "fits": False, "sentence": "cordoned"}]
+    fake.offers = {"items": [good, bad], "more": 1, "fitting": 1, "instances": there, "more_instances": 0}
+    told = stoker("offers", "-f", "-", stdin=b"type: task\ncommands: [true]\n").stdout.decode()
+    lines = told.splitlines()
+    assert lines[1].split("  ")[0] == "a100x2"
+    assert "8 CPUs, 32 GB of memory, 2×A100" in lines[1]
+    assert lines[2].endswith("needs 8 CPUs, has 2")
+    assert "Of 1 instance that are there, 0 would do now:" in told
+    assert "  local-1: cordoned" in lines
+    assert fake.asked[-1][2]["configuration"]["type"] == "task"
+    assert json.loads(stoker("offers", "--json").stdout) == fake.offers
+    assert fake.asked[-1][:2] == ("GET", "/api/projects/main/offers?limit=50")
+
+
 @pytest.mark.parametrize("ref", ["", "..", "a/b", "--", " "])
 def test_what_can_be_no_run_is_not_asked_for(stoker: Stoker, fake: Fake, ref: str) -> None:
     for args in (["get"], ["stop"], ["events"], ["wait"]):
@@ -125,7 +146,35 @@ def test_people_are_told_their_own_time_and_programs_that_of_the_world(stoker: S
     header, line = stoker("events", "train", **here).stdout.decode().splitlines()
     assert header.startswith(("TIME (CET)", "TIME (CEST)"))
     assert line.startswith("2026-05-01 14:00:00.500  job")
-    assert json.loads(stoker("events", "train", "--json", **here).stdout)[0]["at"] == "2026-05-01T12:00:00.5Z"
+    assert json.loads(stoker("events", "train", "--json", **here).stdout)["at"] == "2026-05-01T12:00:00.5Z"
+
+
+def test_events_of_a_project_are_narrowed_as_people_say_it(stoker: Stoker, fake: Fake) -> None:
+    fake.events = [event(1, name="train/3-0"), event(2, kind="instance", name="local-9c41ab", run=None)]
+    lines = stoker("events", "--fleet", "pool", "--by", "server", "--until", "10m").stdout.decode().splitlines()
+    assert "job train/3-0 " in lines[1]
+    assert "instance local-9c41ab " in lines[2]
+    asked = parse_qs(urlsplit(fake.asked[-1][1]).query)
+    assert (asked["fleet"], asked["by"]) == (["pool"], ["server"])
+    day_s = (datetime.fromisoformat(asked["until"][0]) - datetime.fromisoformat(asked["since"][0])).total_seconds()
+    assert 23 * 3600 < day_s < 24 * 3600
+    followed = [json.loads(line) for line in stoker("events", "-f", "--json").stdout.splitlines()]
+    assert followed == fake.events
+    assert "since" not in fake.asked[-1][1]
+
+
+def test_events_that_are_not_kept_any_more_are_not_passed_over(stoker: Stoker, fake: Fake) -> None:
+    fake.events = [event(1)]
+    fake.forgotten = True
+    told = stoker("events", "-f", "--json")
+    assert told.returncode == 1
+    assert "The journal is kept from number 9 on. Begin anew." in " ".join(told.stderr.decode().split())
+
+
+def test_events_are_of_one_thing_and_what_is_followed_has_no_end(stoker: Stoker, fake: Fake) -> None:
+    for args in (["train", "--fleet", "pool"], ["--run", "a", "--instance", "b"], ["-f", "--until", "1h"]):
+        assert (stoker("events", *args).returncode, fake.asked) == (2, []), args
+    assert b"neither a length of time nor a moment" in stoker("events", "--since", "yesterday").stderr
 
 
 def test_stop_takes_several_names(stoker: Stoker, fake: Fake) -> None:

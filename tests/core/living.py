@@ -11,7 +11,7 @@ from stoker.core.block import Blocks
 from stoker.core.commitment import Moved, Outcome, Wish
 from stoker.core.family import Family, bear, found, step
 from stoker.core.ids import InstanceId, JobId, ProjectId, RunId
-from stoker.core.instance import Instance
+from stoker.core.instance_facts import Instance
 from stoker.core.job_facts import ACTIVE, FINISHED, Job, Placed, RunnerAccepted, S, TaskAccepted
 from stoker.core.machine import Effect, Event, Machine, Send, TimeUp
 from stoker.core.policy import Policy

@@ -288,3 +288,15 @@ def test_a_run_ended_when_the_last_of_its_programs_did() -> None:
     life.now = began + 5010.0
     cleaned(life)
     assert (life.run.state, life.run.ended_at) == (S.DONE, began + 2000.0)
+
+
+def test_a_run_may_have_only_some_of_its_replicas() -> None:
+    """What another run did not get done is done again under the numbers that it had there."""
+    life = Life(replicas=5, only=(1, 4), retry=ALWAYS).starts()
+    assert sorted(job.replica for job in life.jobs) == [1, 4]
+    life.tell(life.job(4), Exited(1))
+    assert [job.attempt for job in life.tries(4)] == [1, 2]
+    life.tell(life.job(1), Exited(0))
+    cleaned(life).starts()
+    life.tell(life.job(4), Exited(0))
+    assert cleaned(life).run.state is S.DONE

@@ -6,16 +6,16 @@ from uuid import UUID
 import pytest
 
 from stoker.core.ids import JobId
-from stoker.core.instance import (
+from stoker.core.instance import EVENTS, INSTANCE, deadline
+from stoker.core.instance_facts import (
     COMING,
-    EVENTS,
-    INSTANCE,
     LIVE,
     UP,
     CordonAsked,
     DeleteAsked,
     Destroy,
     Destroyed,
+    Divided,
     DrainAsked,
     Gone,
     Heard,
@@ -29,7 +29,6 @@ from stoker.core.instance import (
     TellJobs,
     Tidings,
     Unwanted,
-    deadline,
 )
 from stoker.core.job_facts import Freed, Taken
 from stoker.core.limits import LAUNCH_S, LEAVING_GRACE_S, PERFORMANCE_S, PROVIDER_SILENCE_S
@@ -67,6 +66,7 @@ CASES = [
     *(Case(at(state), DeleteAsked(), S.TERMINATING) for state in (*COMING, S.IDLE)),
     *(Case(at(state), DrainAsked(50.0), S.TERMINATING) for state in (*COMING, S.IDLE)),
     Case(at(S.IDLE), Taken(ONE, (0,)), S.BUSY),
+    Case(at(S.IDLE), Divided(2), S.IDLE),
     Case(at(S.BUSY, **HELD), Taken(TWO, (1,)), S.BUSY),
     Case(at(S.BUSY, **HELD, drain_at=50.0), Freed(ONE), S.TERMINATING),
     Case(at(S.BUSY, **HELD), Freed(ONE), S.IDLE),
@@ -124,6 +124,14 @@ def test_only_the_word_that_it_is_gone_finishes_it() -> None:
 def test_nobody_confirms_the_end_of_a_machine_that_nobody_ended(state: S) -> None:
     with pytest.raises(NotPossible):
         INSTANCE.step(at(state), Destroyed(), 1.0)
+
+
+def test_a_host_is_divided_anew_only_while_nobody_holds_a_part_of_it() -> None:
+    """A job that has three of four blocks would otherwise have three of thirty-two."""
+    divided = INSTANCE.step(at(S.IDLE, entered_at=5.0), Divided(2), 9.0).record
+    assert (divided.blocks.total, divided.blocks.free_count, divided.entered_at) == (2, 2, 5.0)
+    assert INSTANCE.step(at(S.BUSY, **HELD), Divided(2), 9.0).row is None
+    assert INSTANCE.step(divided, Divided(2), 9.0).row is None, "said twice"
 
 
 def test_the_row_exists_before_the_provider_is_called() -> None:
@@ -194,6 +202,16 @@ def test_a_machine_without_a_shim_in_time_is_sent_away() -> None:
     assert (effects, instance.message) == ([INTERRUPTED, Destroy()], "no shim answered within 60 s")
 
 
+@pytest.mark.parametrize(
+    "event", [PreemptionNoticed(30.0), DeleteAsked(), DrainAsked(900.0)], ids=lambda e: type(e).__name__
+)
+def test_a_machine_that_is_still_coming_is_destroyed_without_a_grace_for_nobody(event: Event) -> None:
+    """A job waits for it, and nothing of the job runs: it must not wait for the end of a grace either."""
+    for state in COMING:
+        instance, effects, _ = walk(INSTANCE, at(state, **HELD), event)
+        assert (effects, instance.destroy_at) == ([INTERRUPTED, Destroy()], None)
+
+
 def test_a_refused_launch_is_destroyed_all_the_same() -> None:
     """It may have created something before it said no."""
     _, effects, _ = walk(INSTANCE, at(S.PENDING, **HELD), Refused("quota"))
@@ -226,7 +244,7 @@ def test_jobs_have_their_grace_before_it_is_destroyed() -> None:
 
 def test_a_preempted_machine_gives_the_notice_to_its_jobs() -> None:
     leaving, effects, _ = walk(INSTANCE, at(S.BUSY, **HELD), PreemptionNoticed(30.0), now=100.0)
-    assert (effects, deadline(leaving)) == ([INTERRUPTED], 130.0)
+    assert (effects, deadline(leaving)) == ([TellJobs(Tidings.NOTICED)], 130.0)
     assert walk(INSTANCE, at(S.BUSY, **HELD), PreemptionNoticed())[1] == [INTERRUPTED, Destroy()]
     assert walk(INSTANCE, at(S.IDLE), PreemptionNoticed(30.0))[1] == [INTERRUPTED, Destroy()]
 
@@ -246,7 +264,7 @@ def test_a_machine_that_is_gone_is_cleaned_up_and_its_jobs_are_told(state: S) ->
 
 def test_a_drained_machine_finishes_its_jobs_and_takes_no_new_ones() -> None:
     draining, effects, _ = walk(INSTANCE, at(S.BUSY, **BOTH), DrainAsked(500.0))
-    assert (effects, draining.open, deadline(draining)) == ([], False, 500.0)
+    assert (effects, draining.open, deadline(draining)) == ([TellJobs(Tidings.DRAINING)], False, 500.0)
     empty, effects, _ = walk(INSTANCE, draining, Freed(ONE), Freed(TWO))
     assert (empty.state, empty.message, effects) == (S.TERMINATING, "drained", [Destroy()])
     assert dict(empty.blocks.held) == {}

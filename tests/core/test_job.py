@@ -14,9 +14,11 @@ from stoker.core.job_facts import (
     AgentFailed,
     CleanedUp,
     Cleanup,
+    Draining,
     EndAsked,
     Exited,
     Freed,
+    Gathered,
     GraceCut,
     Heard,
     InstanceGone,
@@ -41,9 +43,11 @@ from stoker.core.machine import Event, Refused, Send, TimeUp
 from stoker.core.policy import Disconnect, Policy
 from stoker.core.reason import CONSEQUENCES, JobEnd, JobReason
 from stoker.core.retry import Fate
+from stoker.core.warning import WarnSignal
 from tests.core.living import a_job, machine, walk
 
 HERE, ELSEWHERE = machine(1), machine(2)
+GANG = Policy(nodes=2)
 FAIL = Policy(on_no_capacity=OnNoCapacity.FAIL)
 LIMITED = Policy(start_timeout_s=60, max_duration_s=3600, disconnect=Disconnect(60, 90))
 
@@ -75,6 +79,8 @@ def released(reason: JobReason) -> Job:
     return ending(Cleanup.RELEASE, reason=reason)
 
 
+WARNED = Policy(warn_signal=WarnSignal("USR1", 60.0))
+OVERRUN = LimitExceeded(JobReason.MAX_DURATION_EXCEEDED, ended=Exited(143))
 SILENT: dict[str, Any] = {"policy": LIMITED, "unreachable_since": 0.0}
 CASES = [
     Case(at(S.SUBMITTED), Reserved(HERE, (0,)), S.SUBMITTED),
@@ -88,11 +94,18 @@ CASES = [
     Case(at(S.SUBMITTED, policy=LIMITED), TimeUp(), S.TERMINATING, 60.0),
     Case(at(S.SUBMITTED, policy=LIMITED, ready_at=15.0), TimeUp(), S.SUBMITTED, 15.0),
     Case(at(S.PROVISIONING), TaskAccepted(), S.PULLING),
+    Case(at(S.PROVISIONING, policy=GANG), TaskAccepted(), S.PULLING),
+    Case(at(S.PROVISIONING, policy=GANG, shim=False), Gathered(), S.PROVISIONING),
+    Case(at(S.PULLING, policy=GANG), Gathered(), S.PULLING),
     Case(at(S.PROVISIONING, shim=False), RunnerAccepted(), S.RUNNING),
     Case(at(S.PROVISIONING), TimeUp(), S.TERMINATING, 600.0),
     Case(at(S.PULLING), RunnerAccepted(), S.RUNNING),
     Case(at(S.PULLING), TimeUp(), S.TERMINATING, 600.0),
-    Case(at(S.RUNNING), LimitExceeded(JobReason.INACTIVITY_DURATION_EXCEEDED), S.TERMINATING),
+    *(Case(at(state), LimitExceeded(JobReason.INACTIVITY_DURATION_EXCEEDED), S.TERMINATING) for state in PLACED),
+    *(Case(at(state, policy=WARNED), Draining(HERE, 500.0), state) for state in PLACED),
+    Case(at(S.RUNNING, policy=WARNED), Interrupted(HERE, leaves_at=120.0, notice_s=120.0), S.RUNNING),
+    Case(at(S.RUNNING, policy=WARNED, leave_at=110.0), TimeUp(), S.TERMINATING, 110.0),
+    Case(at(S.RUNNING, policy=WARNED, leave_at=110.0), Exited(1), S.TERMINATING, 100.0),
     Case(at(S.RUNNING, policy=LIMITED), TimeUp(), S.TERMINATING, 3600.0),
     Case(at(S.RUNNING, **SILENT), TimeUp(), S.TERMINATING, 90.0),
     *(Case(at(state), Exited(0), S.TERMINATING) for state in PLACED),
@@ -105,6 +118,7 @@ CASES = [
     *(Case(at(state, unreachable_since=0.0), Heard(), state) for state in (*PLACED, S.TERMINATING)),
     *(Case(ending(step), CleanedUp(step), S.TERMINATING) for step in Cleanup),
     Case(ending(Cleanup.STOP), Exited(143), S.TERMINATING),
+    *(Case(ending(step), OVERRUN, S.TERMINATING) for step in Cleanup),
     Case(ending(Cleanup.STOP), AgentFailed(JobReason.EXECUTOR_ERROR), S.TERMINATING),
     *(Case(ending(step), Exited(143), S.TERMINATING) for step in Cleanup if step is not Cleanup.STOP),
     Case(ending(Cleanup.UNREGISTER), TimeUp(), S.TERMINATING, UNREGISTER_S),

@@ -161,7 +161,7 @@ def test_a_machine_that_leaves_while_it_is_unregistered_spares_the_removal() -> 
 def test_an_abort_has_no_grace() -> None:
     """Faster than a stop: the removal comes at once, whether or not the program listens."""
     job, effects, _ = walk(JOB, running(Policy(stop_duration_s=3600)), ABORT, now=100.0)
-    assert (effects, deadline(job)) == ([AskStop()], 100.0)
+    assert (effects, deadline(job)) == ([AskStop(3600)], 100.0)
     job, effects, _ = walk(JOB, job, TimeUp(), now=100.0)
     assert effects == [RemoveTask()]
 
@@ -197,7 +197,7 @@ def test_a_gateway_that_does_not_answer_keeps_no_job_running() -> None:
     assert deadline(job) == 100.0 + UNREGISTER_S
     assert JOB.step(job, TimeUp(), 99.0 + UNREGISTER_S).row is None
     job, effects, _ = walk(JOB, job, TimeUp(), now=160.0)
-    assert (job.cleanup, effects, deadline(job)) == (Cleanup.STOP, [AskStop()], 190.0)
+    assert (job.cleanup, effects, deadline(job)) == (Cleanup.STOP, [AskStop(30)], 190.0)
 
 
 def test_the_grace_begins_when_the_program_is_asked_to_stop() -> None:

@@ -3,11 +3,24 @@
 import math
 import time
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
-from stoker.core.offer import PENALTY_HALF_LIFE_S, FleetRoom, Offer, SpotPolicy, penalty, rank
+from stoker.core.ids import FleetId
+from stoker.core.offer import (
+    PENALTY_HALF_LIFE_S,
+    FleetRoom,
+    Offer,
+    SpotPolicy,
+    any_to_launch,
+    in_reach,
+    penalty,
+    rank,
+    rested_at,
+)
 from stoker.core.placement import plan
+from stoker.core.resources import Capacity
 from stoker.core.why import WhyCode
 from tests.core.placing import NOW, A, B, capacity, gang, job, only, room, where
 
@@ -114,6 +127,29 @@ def test_the_cheapest_offer_that_fits_and_is_allowed_is_launched() -> None:
     assert only(made).code is WhyCode.FLEET_LIMIT and "as many nodes as it may" in only(made).sentence
     spot_only = plan([gang(1, {"gpu": 1})], [], offers, [replace(fleet, spot_policy=SpotPolicy.SPOT)], now=NOW)
     assert [new.offer.name for new in spot_only.launches] == ["spot"]
+
+
+def test_offers_that_no_fleet_uses_are_for_nobody() -> None:
+    """Else a server that has only its own host would look at its whole queue in each pass, for machines of nobody."""
+    small = Offer("dummy", "small", "here", Capacity(2, 4096), price=1.0)
+    here = FleetRoom(FleetId(UUID(int=1)), 2, backends=frozenset({"dummy"}))
+    other = replace(here, backends=frozenset({"cloud"}))
+    assert in_reach([small], []) == in_reach([small], [other]) == []
+    assert in_reach([small], [other, here]) == in_reach([small], [replace(here, backends=None)]) == [small]
+    assert any_to_launch([small], [other, here])
+    assert not any_to_launch([small], [other])
+    assert not any_to_launch([small], [replace(here, nodes_left=0)])
+    assert not any_to_launch([small], [replace(here, max_price=0.5)])
+    assert not any_to_launch([replace(small, available=0)], [here])
+
+
+def test_an_offer_whose_launches_fail_rests_longer_each_time_and_is_never_shut_out() -> None:
+    """A provider that refuses at once would otherwise be asked again at once, for ever."""
+    assert rested_at([], NOW) == 0.0
+    assert rested_at([NOW], NOW) == NOW + 1.0
+    assert rested_at([NOW, NOW], NOW) == NOW + 2.0
+    assert rested_at([NOW] * 1000, NOW) == NOW + 60.0
+    assert rested_at([NOW - 86_400.0] * 5 + [NOW], NOW) < NOW + 1.1
 
 
 def test_an_offer_that_failed_recently_is_ranked_lower_until_it_is_forgotten() -> None:

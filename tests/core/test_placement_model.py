@@ -1,7 +1,7 @@
 """Plans are compared with a slow placer that tries everything."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stoker.core.block import Blocks, Misfit
 from stoker.core.gang import Gang, InstanceRoom
-from stoker.core.ids import FleetId, JobId
+from stoker.core.ids import FleetId, JobId, RunId
 from stoker.core.offer import FleetRoom, Offer, SpotPolicy
 from stoker.core.placement import Plan, plan
 from stoker.core.resources import Request
@@ -155,6 +155,10 @@ def markets(draw: st.DrawFn) -> tuple[list[Offer], list[FleetRoom]]:
     return offers, allowed
 
 
+def only(run_id: RunId) -> Callable[[Gang], bool]:
+    return lambda gang: gang.run_id == run_id
+
+
 def placed(made: Plan, one: Gang) -> int:
     """How many of the gang's jobs the plan places."""
     ids = {id_ for id_, _ in one.jobs}
@@ -221,3 +225,41 @@ def test_keeping_instances_never_takes_a_turn_from_anybody_ahead(
     if first is not None:
         assert placed(without, first) == placed(with_it, first)
     assert len(with_it.assignments) <= sum(len(one.jobs) for one in waiting)
+
+
+@settings(max_examples=200, deadline=None)
+@given(gangs(), rooms(), markets(), st.sampled_from([NEVER, 0.0]))
+def test_what_somebody_is_told_by_a_plan_up_to_their_run_is_what_the_placer_does(
+    waiting: list[Gang], seen: list[InstanceRoom], market: tuple[list[Offer], list[FleetRoom]], reserve_after_s: float
+) -> None:
+    """`stoker why` plans no further than to the run that it is asked about: placed there is placed, left is left."""
+    whole = plan(waiting, seen, *market, now=NOW, reserve_after_s=reserve_after_s)
+    for one in waiting:
+        ahead = [other for other in waiting if other.turn <= one.turn]
+        part = plan(
+            ahead, seen, *market, now=NOW, reserve_after_s=reserve_after_s, detail={one.run_id},
+            told=only(one.run_id),
+        )  # fmt: skip
+        assert placed(part, one) == placed(whole, one)
+        assert bool(part.left) == (placed(whole, one) == 0)
+        assert [why.run_id for why in part.left] in ([], [one.run_id])
+
+
+@settings(max_examples=200, deadline=None)
+@given(gangs(), rooms())
+def test_once_the_placer_has_done_what_it_can_both_say_the_same_words(
+    waiting: list[Gang], seen: list[InstanceRoom]
+) -> None:
+    """In a house where nothing moves, the reason by the plan up to a run is the one by the plan of all."""
+    made = plan(waiting, seen, now=NOW, reserve_after_s=NEVER)
+    by_instance = {room.id: room for room in seen}
+    for one in made.assignments:
+        room = by_instance[one.instance_id]
+        by_instance[room.id] = replace(room, blocks=room.blocks.hold(one.job_id, one.blocks))
+    rooms_now = list(by_instance.values())
+    still = [one for one in waiting if placed(made, one) == 0]
+    for why in plan(still, rooms_now, now=NOW, reserve_after_s=NEVER).left:
+        mine = next(gang for gang in still if gang.run_id == why.run_id)
+        ahead = [other for other in still if other.turn <= mine.turn]
+        (told,) = plan(ahead, rooms_now, now=NOW, reserve_after_s=NEVER, told=only(mine.run_id)).left
+        assert (told.code, told.sentence, told.place) == (why.code, why.sentence, why.place)

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from stoker.core.errors import UserError
 from stoker.core.gang import OnNoCapacity
-from stoker.core.policy import Disconnect, Policy, StopCriteria
+from stoker.core.policy import Disconnect, Policy, StartupOrder, StopCriteria
 from stoker.core.reason import RetryEvent
 from stoker.core.retry import Retry
 from stoker.core.schedule import Overlap, Schedule
+from stoker.core.utilization import Utilization
+from stoker.core.warning import WarnSignal
 
 seconds = st.floats(0, 1e7)
 counts = st.integers(0, 10_000)
@@ -28,6 +30,7 @@ schedules = st.builds(
     lines=st.lists(st.sampled_from(["0 3 * * *", "*/5 * * * 1"]), min_size=1).map(tuple),
     zone=st.sampled_from(["UTC", "Europe/Berlin"]),
     overlap=st.sampled_from(Overlap),
+    paused=st.booleans(),
 )
 VALUES: dict[str, st.SearchStrategy[object]] = {
     "replicas": st.integers(0, 100),
@@ -36,16 +39,24 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "retry": st.none() | retries,
     "schedule": st.none() | schedules,
     "stop_criteria": st.sampled_from(StopCriteria),
+    "startup_order": st.sampled_from(StartupOrder),
+    "max_parallel": st.none() | counts,
+    "only": st.none() | st.lists(st.integers(0, 99), max_size=10).map(tuple),
+    "retry_of": st.none() | st.uuids().map(str),
     "on_no_capacity": st.sampled_from(OnNoCapacity),
     "disconnect": st.none() | st.builds(Disconnect, st.floats(1, 10), st.floats(11, 1e6)),
     "stop_duration_s": seconds,
     "max_duration_s": st.none() | seconds,
+    "warn_signal": st.none() | st.builds(WarnSignal, st.sampled_from(["USR1", "TERM"]), seconds),
+    "utilization": st.none() | st.builds(Utilization, seconds, st.none() | seconds, st.none() | seconds),
     "start_timeout_s": st.none() | seconds,
     "waiting_instance_s": seconds,
     "waiting_runner_s": seconds,
     "detach_limit_s": seconds,
     "volumes": st.booleans(),
     "service": st.booleans(),
+    "fleets": st.none() | st.lists(st.sampled_from(["a", "b"]), max_size=2).map(tuple),
+    "hold": st.booleans(),
 }
 
 

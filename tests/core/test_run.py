@@ -1,5 +1,6 @@
 """The table of the run: the derivation in its order, stop and abort, the backoff, and each row once."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -22,9 +23,14 @@ from stoker.core.run_facts import (
     CutGrace,
     EndJobs,
     EndReplica,
+    HoldAsked,
     JobsChanged,
+    PauseAsked,
+    ReleaseAsked,
     ReplicasWanted,
     Resubmit,
+    ResumeAsked,
+    Revised,
     Run,
     S,
     Scale,
@@ -32,12 +38,17 @@ from stoker.core.run_facts import (
     Swept,
     Tally,
     TellOwner,
+    TriggerAsked,
 )
 from stoker.core.schedule import Overlap, Schedule
 from tests.core.living import ALWAYS, PROJECT_ID, RUN_ID, Life, machine, walk
 
 MASTER = Policy(stop_criteria=StopCriteria.MASTER_DONE)
 SKIP, QUEUE = (Policy(schedule=Schedule(("0 * * * *",), overlap=overlap)) for overlap in (Overlap.SKIP, Overlap.QUEUE))
+PAUSED = Policy(schedule=Schedule(("0 * * * *",), paused=True))
+HELD = Policy(hold=True)
+WAITING = Tally(submitted=1)
+UNFINISHED = (S.PENDING, *ACTIVE, S.TERMINATING)
 LOOK = JobsChanged(replica=0, replica_active=0, replica_retry=False)
 FAILED = JobsChanged(0, 0, False, fate=Fate.FAILED, reason=JobReason.EXECUTOR_ERROR, exit_code=3)
 RETRIED = JobsChanged(1, 0, True, fate=Fate.RETRY, budget=Budget(2, 0.0))
@@ -87,6 +98,17 @@ CASES = [
     Case(a_run(S.PENDING, SKIP, trigger_at=0.0), TimeUp(), S.SUBMITTED),
     Case(a_run(S.PENDING, replicas=0), ReplicasWanted(1), S.SUBMITTED),
     Case(a_run(S.PENDING, resume_at=9.0), ReplicasWanted(3), S.PENDING),
+    Case(a_run(S.PENDING, QUEUE, resume_at=9.0), TriggerAsked(), S.PENDING),
+    Case(a_run(S.PENDING, SKIP, resume_at=9.0), TriggerAsked(), S.PENDING),
+    Case(a_run(S.PENDING, SKIP), TriggerAsked(), S.SUBMITTED),
+    *(Case(a_run(state, QUEUE), TriggerAsked(), state) for state in (*ACTIVE, S.TERMINATING)),
+    *(Case(a_run(state, SKIP), TriggerAsked(), state) for state in (*ACTIVE, S.TERMINATING)),
+    *(Case(a_run(state, SKIP), PauseAsked(), state) for state in UNFINISHED),
+    *(Case(a_run(state, PAUSED), ResumeAsked(), state) for state in UNFINISHED),
+    *(Case(a_run(state, tally=WAITING), HoldAsked(), state) for state in (S.PENDING, *ACTIVE)),
+    *(Case(a_run(state, HELD), ReleaseAsked(), state) for state in UNFINISHED),
+    *(Case(a_run(state), Revised(MASTER, version=0), state) for state in (S.PENDING, *ACTIVE)),
+    Case(a_run(S.TERMINATING, SKIP), Revised(SKIP, version=0), S.TERMINATING),
     Case(a_run(S.TERMINATING, SKIP, **DONE), StopAsked(), S.TERMINATING),
     Case(a_run(S.TERMINATING, SKIP, **DONE), AbortAsked(), S.TERMINATING),
     Case(a_run(S.TERMINATING, **STOPPED), AbortAsked(), S.TERMINATING),
@@ -227,6 +249,33 @@ def test_runs_that_failed_together_do_not_come_back_together() -> None:
         run = Run(RunId(UUID(int=n * 7919)), PROJECT_ID, "r", Policy(), 0.0, S.RUNNING, tally=Tally(retry=1))
         waits.add(walk(RUN, run, RETRIED)[0].resume_at)
     assert len(waits) > 40
+
+
+TAKEN = JobsChanged(
+    1, 0, True, fate=Fate.RETRY, reason=JobReason.INTERRUPTED_BY_NO_CAPACITY, budget=Budget().charged(0.0)
+)
+
+
+def test_a_run_whose_machine_was_taken_is_back_at_once_and_the_second_time_in_a_row_waits() -> None:
+    run = a_run(S.RUNNING, tally=Tally(retry=1))
+    first, _, _ = walk(RUN, run, TAKEN, now=100.0)
+    assert (first.state, first.resume_at, first.backoff_step) == (S.PENDING, 100.0, 0)
+    again, _, _ = walk(RUN, run, replace(TAKEN, budget=TAKEN.budget.charged(0.0)), now=100.0)
+    assert again.resume_at is not None and again.resume_at > 110
+    failing, _, _ = walk(RUN, replace(run, backoff_step=1), TAKEN, now=100.0)
+    assert failing.resume_at is not None and failing.resume_at > 110, "it failed a moment ago for another reason"
+
+
+def test_of_several_nodes_the_one_that_was_interrupted_decides_for_all() -> None:
+    """The last to end was only stopped, because another node lost its machine."""
+    taken = replace(TAKEN, replica_active=1)
+    ending, effects, _ = walk(RUN, a_run(S.RUNNING, tally=Tally(running=1, retry=1)), taken, now=100.0)
+    assert [type(one) for one in effects] == [EndReplica]
+    stopped = replace(TAKEN, reason=JobReason.TERMINATED_BY_SERVER)
+    waiting, _, _ = walk(RUN, replace(ending, tally=Tally(retry=2)), stopped, now=101.0)
+    assert waiting.resume_at == 101.0
+    resumed, _, _ = walk(RUN, waiting, TimeUp(), now=101.0)
+    assert (resumed.state, resumed.cause) == (S.SUBMITTED, None)
 
 
 @pytest.mark.parametrize("ran_s", [599.0, 600.0])

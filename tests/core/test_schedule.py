@@ -25,7 +25,7 @@ def times(schedule: Schedule, after: float, n: int) -> list[str]:
     """The next triggers as UTC, short."""
     found = []
     for _ in range(n):
-        after = next_after(schedule, after)
+        after = next_after(schedule, after) or 0.0
         found.append(datetime.fromtimestamp(after, UTC).strftime("%m-%d %H:%M"))
     return found
 
@@ -142,5 +142,6 @@ def test_the_next_time_is_later_and_nothing_lies_between(line: str, zone: str, a
     """Wherever and whenever one asks: time moves on, and asking a second before the answer gives it again."""
     schedule = parse_schedule(line, zone)
     found = next_after(schedule, after)
+    assert found is not None
     assert found > after
     assert next_after(schedule, max(after, found - 1)) == found

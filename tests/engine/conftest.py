@@ -8,6 +8,7 @@ from typing import Any
 from stoker.core.machine import Effect
 from stoker.engine.engine import Engine, Settings
 from stoker.engine.errand import Performer
+from stoker.engine.placement import Merchant
 from stoker.store.database import Database
 
 NEVER_S = 600.0
@@ -17,11 +18,11 @@ NEVER_S = 600.0
 @asynccontextmanager
 async def engine_with(
     db: Database, performers: Mapping[type[Effect], Performer], name: str = "a", *, without: Iterable[str] = (),
-    **settings: Any,
+    merchant: Merchant | None = None, **settings: Any,
 ) -> AsyncIterator[Engine]:  # fmt: skip
     """Nothing in it happens by the clock unless the settings say so; `without` names loops that it does not run."""
     quiet = {"heartbeat_s": NEVER_S, "dead_after_s": NEVER_S, "period_s": NEVER_S, **settings}
-    engine = Engine(db, Settings(name=name, **quiet), performers)
+    engine = Engine(db, Settings(name=name, **quiet), performers, merchant=merchant)
     for loop in without:
         del engine.loops[loop]
     await engine.start()

@@ -12,7 +12,7 @@ from stoker.core.block import Blocks
 from stoker.core.errors import Conflict, NotFound
 from stoker.core.family import found
 from stoker.core.ids import InstanceId, JobId, ProjectId, RunId
-from stoker.core.instance import Destroy, Destroyed, Instance, Launch, Launched, ShimAnswered
+from stoker.core.instance_facts import Destroy, Destroyed, Instance, Launch, Launched, ShimAnswered
 from stoker.core.job_facts import (
     AskStop,
     CleanedUp,

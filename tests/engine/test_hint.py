@@ -9,7 +9,7 @@ from stoker.core.block import Blocks
 from stoker.core.commitment import Moved
 from stoker.core.family import found
 from stoker.core.ids import InstanceId, JobId, ProjectId, RunId
-from stoker.core.instance import Instance
+from stoker.core.instance_facts import Instance
 from stoker.core.job_facts import Job, S
 from stoker.core.policy import Policy
 from stoker.core.resources import Capacity

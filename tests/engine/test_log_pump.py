@@ -13,7 +13,7 @@ from stoker.engine.agent import Runner, Shim
 from stoker.engine.log_pump import LogPump
 from stoker.store.log import LogStore
 from stoker.wire.frame import Frame, Piece, Stream, decode, encode
-from stoker.wire.runner import JobOrder, Result, Stop
+from stoker.wire.runner import Deadline, JobOrder, Result, Stop
 from stoker.wire.shim import TaskInfo
 
 HOST = InstanceId(uuid4())
@@ -61,6 +61,8 @@ class Source:
     async def run(self, order: JobOrder) -> None: ...
 
     async def stop(self, order: Stop) -> None: ...
+
+    async def set_deadline(self, order: Deadline) -> None: ...
 
 
 class Agents:

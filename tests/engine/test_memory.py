@@ -16,7 +16,7 @@ import pytest
 from stoker.core.block import Blocks
 from stoker.core.errors import Conflict
 from stoker.core.ids import InstanceId, JobId, RunId
-from stoker.core.instance import Instance, Launched, ShimAnswered
+from stoker.core.instance_facts import Instance, Launched, ShimAnswered
 from stoker.core.job_facts import CleanedUp, Cleanup, Exited, Placed, RunnerAccepted, TaskAccepted
 from stoker.core.machine import Event
 from stoker.core.reason import RetryEvent

@@ -58,7 +58,7 @@ class Orders:
 
 
 async def performed(error: StokerError, effect: StartTask | SubmitJob) -> Change:
-    performers = JobPerformers(Agent(error), Orders(), None, None)  # type: ignore[arg-type]
+    performers = JobPerformers(Agent(error), Orders(), None, None, None)  # type: ignore[arg-type]
     performers._remember(ERRAND.target, "socket")
     if isinstance(effect, StartTask):
         return await performers.start_task(ERRAND, effect)
@@ -101,7 +101,7 @@ class Ready(Agent):
 
 
 async def test_a_runner_that_is_there_at_once_is_given_its_job_in_the_same_errand() -> None:
-    performers = JobPerformers(Ready(None), Orders(), None, None)  # type: ignore[arg-type]
+    performers = JobPerformers(Ready(None), Orders(), None, None, None)  # type: ignore[arg-type]
     change = await performers.start_task(ERRAND, StartTask())
     assert [fact.event for fact in change.facts] == [TaskAccepted(attempt=1), RunnerAccepted(attempt=1)]
 
@@ -109,7 +109,7 @@ async def test_a_runner_that_is_there_at_once_is_given_its_job_in_the_same_erran
 async def test_a_runner_that_does_not_take_its_job_at_once_is_asked_by_the_next_wish() -> None:
     """The task was taken all the same, and what the runner will never do is said by whoever asks it next."""
     for error in (Unavailable("away"), UserError("too long")):
-        performers = JobPerformers(Ready(error), Orders(), None, None)  # type: ignore[arg-type]
+        performers = JobPerformers(Ready(error), Orders(), None, None, None)  # type: ignore[arg-type]
         change = await performers.start_task(ERRAND, StartTask())
         assert [fact.event for fact in change.facts] == [TaskAccepted(attempt=1)]
 
@@ -140,7 +140,7 @@ async def test_how_a_program_ended_is_committed_before_its_task_is_forgotten() -
     exited = Exited(137, 9, attempt=1)
     for known, order in ((False, ["logs", exited, "removed"]), (True, ["logs", "removed"])):
         shim = Ending()
-        performers = JobPerformers(shim, Orders(), shim, shim.tell)  # type: ignore[arg-type]
+        performers = JobPerformers(shim, Orders(), shim, shim.tell, float)  # type: ignore[arg-type]
         change = await performers.remove_task(ERRAND, RemoveTask(known=known))
         assert [fact.event for fact in change.facts] == [CleanedUp(Cleanup.REMOVE, attempt=1)]
         assert shim.done == order

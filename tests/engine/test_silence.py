@@ -6,7 +6,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from stoker.core.ids import InstanceId
-from stoker.core.instance import Heard, Silent
+from stoker.core.instance_facts import Heard, Silent
 from stoker.core.job_facts import Silent as JobSilent
 from stoker.core.limits import PROVIDER_SILENCE_S
 from stoker.engine.change import Change, of_instance, of_job

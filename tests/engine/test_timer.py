@@ -11,7 +11,7 @@ from stoker.core.commitment import Moved
 from stoker.core.errors import Unavailable
 from stoker.core.family import found
 from stoker.core.ids import ProjectId, RunId
-from stoker.core.instance import Destroy, Launch
+from stoker.core.instance_facts import Destroy, Launch
 from stoker.core.job_facts import Exited
 from stoker.core.limits import LAUNCH_S
 from stoker.core.policy import Policy

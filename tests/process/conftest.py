@@ -1,5 +1,6 @@
 """Whole stands that several tests share, and what those need that want a disk of their own."""
 
+import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,8 +9,11 @@ from uuid import uuid4
 
 import pytest
 
+from stoker.store.postgres import Embedded
+from tests.conftest import administer, url_of
 from tests.machine import small_disk
 from tests.process.crowd import Yard
+from tests.process.house import House
 from tests.process.stand import Stand
 
 
@@ -84,3 +88,17 @@ def disk() -> Iterator[Disk]:
     """Mounts a disk of so many megabytes at a directory, which is made where it is missing."""
     with ExitStack() as mounted:
         yield lambda place, megabytes: mounted.enter_context(small_disk(place, megabytes))
+
+
+@pytest.fixture
+def house(postgres: Embedded, template: str, new_home: Callable[[], Path]) -> Iterator[House]:
+    """A server that is not there yet, and its machines; whatever was done to them, nothing is left."""
+    home, name = new_home(), f"house_{uuid4().hex[:8]}"
+    home.mkdir(mode=0o711)
+    asyncio.run(administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY"))
+    made = House(home, url_of(postgres, name))
+    yield made
+    for machine in made.machines:
+        machine.clear()
+    shutil.rmtree(home, ignore_errors=True)
+    asyncio.run(administer(postgres, f"DROP DATABASE {name} WITH (FORCE)"))

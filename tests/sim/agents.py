@@ -8,7 +8,7 @@ from uuid import UUID
 from stoker.core import job_facts as job
 from stoker.core.errors import Unavailable
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
-from stoker.core.instance import Destroy, Destroyed, Launch, Launched, Refused
+from stoker.core.instance_facts import Destroy, Destroyed, Launch, Launched, Refused
 from stoker.core.machine import Event
 from stoker.core.managed_task import Impossible, LaunchRun, ManagedTaskId, StopRun
 from stoker.core.run_facts import TellOwner
@@ -37,7 +37,7 @@ class Agents:
         self.net = Net(world, thawed)
         self.orders = SimOrders(world, database)
         self.pump = LogPump(self.net, cast(LogStore, world.logs), world.logs)
-        self.real = JobPerformers(self.net, self.orders, self.pump, self.tell)
+        self.real = JobPerformers(self.net, self.orders, self.pump, self.tell, world.now)
         """What the server itself does; machines without a shim are done for here."""
 
     async def tell(self, change: Change) -> None:
@@ -48,6 +48,7 @@ class Agents:
         return {
             job.StartTask: self.real.start_task,
             job.SubmitJob: self.submit_job,
+            job.Warn: self.warn,
             job.AskStop: self.ask_stop,
             job.RemoveTask: self.remove_task,
             job.Unregister: self.unregister,
@@ -66,6 +67,10 @@ class Agents:
         order = await self.orders.order(errand)
         taken = await self.net.call(host, partial(host.pod, order))
         return self._said(errand, job.RunnerAccepted(attempt=errand.attempt)) if taken else Change()
+
+    async def warn(self, errand: Errand, effect: job.Warn) -> Change:
+        host = await self._host(errand)
+        return await self.real.warn(errand, effect) if host.has_shim else Change()
 
     async def ask_stop(self, errand: Errand, effect: job.AskStop) -> Change:
         host = await self._host(errand)

@@ -15,6 +15,7 @@ FAULTS = frozenset(
         "host cut off", "host frozen", "agent stopped a job by its own clock", "hook failed", "undo failed",
         "program ignores SIGTERM", "agent fails under a running job", "machine goes with the program",
         "gateway away", "gateway never answers", "volume will not detach", "task ended by hand",
+        "program leaves when it is warned", "job idle for too long",
         # The provider.
         "provider never answers", "provider refuses", "provider creates and forgets", "provider refuses and creates",
         "machine never comes up", "provider is slow to destroy", "machine preempted", "orphan destroyed",

@@ -1,21 +1,23 @@
 """Lives one seed from beginning to end: chaos, healing, and the proof that everything settled."""
 
 import asyncio
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 
 import asyncpg
 
 from stoker.core import limits
-from stoker.core.ids import InstanceId
-from stoker.core.instance import CordonAsked
-from stoker.core.run_facts import StopAsked
+from stoker.core.ids import InstanceId, RunId
+from stoker.core.instance_facts import CordonAsked
+from stoker.core.run_facts import ReleaseAsked, StopAsked
 from stoker.engine.change import Change, of_instance, of_run
 from stoker.store.database import SESSION
 from tests.sim.database import Line
 from tests.sim.invariants import Violation
 from tests.sim.people import People
+from tests.sim.provider import FLEET, POLICY
 from tests.sim.server import task_factory
-from tests.sim.theme import theme_of
+from tests.sim.theme import Theme, theme_of
 from tests.sim.vloop import run as run_virtually
 from tests.sim.world import World
 
@@ -26,6 +28,11 @@ SWARM_S = 120.0
 
 TABLES = ("run", "job", "instance", "host", "replica", "journal", "outbox", "managed_job", "managed_task", "worker",
           "task", "task_spec", "continuation", "execution")  # fmt: skip
+
+MAKE_FLEET = """
+INSERT INTO fleet (id, name, spec, policy, created_at) VALUES ($1, 'cloud', '{}', $2, 0)
+ON CONFLICT (id) DO UPDATE SET policy = excluded.policy
+"""
 
 UNSETTLED = """
 SELECT 'run ' || id || ' is ' || state FROM run WHERE state NOT IN ('TERMINATED', 'FAILED', 'DONE')
@@ -48,16 +55,16 @@ class History:
 
 
 def live(seed: int, url: str) -> History:
-    theme, usual = theme_of(seed), (limits.WHOLE, limits.PAGE)
-    limits.WHOLE, limits.PAGE = theme.whole, theme.page
+    theme, usual = theme_of(seed), (limits.WHOLE, limits.SWEPT)
+    limits.WHOLE, limits.SWEPT = theme.whole, theme.page
     try:
         return run_virtually(_live(seed, url))
     finally:
-        limits.WHOLE, limits.PAGE = usual
+        limits.WHOLE, limits.SWEPT = usual
 
 
 async def _live(seed: int, url: str) -> History:
-    connection = await _connect(url)
+    connection = await _connect(url, theme_of(seed))
     loop = asyncio.get_running_loop()
     loop.set_task_factory(task_factory)
     loop.set_exception_handler(lambda _loop, _context: None)
@@ -78,10 +85,12 @@ async def _live(seed: int, url: str) -> History:
     return History(seed, world.story, world.events, dict(world.rows), dict(world.faults_seen), sentence)
 
 
-async def _connect(url: str) -> "asyncpg.Connection[asyncpg.Record]":
+async def _connect(url: str, theme: Theme) -> "asyncpg.Connection[asyncpg.Record]":
     _still(True)
     connection = await asyncpg.connect(url, command_timeout=None, server_settings=SESSION)
     await connection.execute(f"TRUNCATE {', '.join(TABLES)} RESTART IDENTITY; ALTER SEQUENCE fence RESTART")
+    policy = replace(POLICY, idle_duration_s=theme.idle_duration_s)
+    await connection.execute(MAKE_FLEET, FLEET, json.dumps(policy.to_json()))
     _still(False)
     return connection
 
@@ -143,6 +152,8 @@ async def _heal(world: World, people: People) -> None:
         if run in people.services or await world.is_scheduled(run):
             await world.ask(Change(facts=(of_run(run, StopAsked(by="the end")),)))
     await people.give_up_most()
+    # Nobody wants machines that nobody uses any more.
+    await people.change_fleet(0)
 
 
 async def _settle(world: World) -> None:
@@ -163,6 +174,7 @@ async def _settle(world: World) -> None:
         if world.now() > deadline:
             raise Violation(f"does not settle: {unsettled}")
         await _uncordon(world)
+        await _release(world)
         await asyncio.sleep(LOOK_S)
 
 
@@ -170,6 +182,12 @@ async def _uncordon(world: World) -> None:
     """A replica that was frozen may cordon what the person who asked it has let go long ago by another one."""
     if id := await world.pick("SELECT id FROM instance WHERE cordoned AND state <> 'TERMINATED' ORDER BY id"):
         await world.ask(Change(facts=(of_instance(InstanceId(id), CordonAsked(False)),)))
+
+
+async def _release(world: World) -> None:
+    """A replica that was frozen may hold a run that has been released long ago by another one."""
+    if id := await world.pick("SELECT id FROM run WHERE held AND state NOT IN ('TERMINATED', 'FAILED', 'DONE')"):
+        await world.ask(Change(facts=(of_run(RunId(id), ReleaseAsked(by="the end")),)))
 
 
 def _no_bugs(world: World) -> None:

@@ -12,6 +12,7 @@ from stoker.core import shim_task as shim
 from stoker.core.errors import Unavailable
 from stoker.core.machine import Effect, Event
 from stoker.core.reason import JobReason
+from stoker.engine.news import End
 from stoker.wire.frame import Piece
 from stoker.wire.runner import Failure, Result
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 FRAME = 40
 """Bytes, for the sake of counting: nobody looks into them."""
+
+LIMITS = {
+    Failure.SILENCE: JobReason.INSTANCE_UNREACHABLE,
+    Failure.UTILIZATION: JobReason.TERMINATED_DUE_TO_UTILIZATION_POLICY,
+}
 
 Key = tuple[UUID, int, int]
 """Run, replica, node: what must never run twice at once."""
@@ -45,7 +51,7 @@ class Task:
     started: bool = False
     running: bool = False
     process: "asyncio.Task[None] | None" = None
-    ended: job.Exited | job.AgentFailed | None = None
+    ended: End | None = None
     result: Result | None = None
     log: bytes = b""
     seq: int = 0
@@ -158,6 +164,17 @@ class Host:
         if task.polite:
             self.world.later(self.world.dice.uniform(0.05, 3.0), lambda: self._exit(task, job.Exited(143, signal=15)))
 
+    def warn(self, job_id: UUID, fence: int, in_s: float | None) -> None:
+        """Some programs save their work and leave when they hear that the machine will; others go on."""
+        if self.fenced(job_id, fence):
+            return
+        task = self.tasks.get(job_id)
+        if task is None or not task.running or in_s is None:
+            return
+        if self.world.chance("program leaves when it is warned", 0.4):
+            exited = job.Exited(self.world.dice.choice((0, 1)))
+            self.world.later(self.world.dice.uniform(0.05, in_s + 1.0), lambda: self._exit(task, exited))
+
     def terminate(self, task: Task, grace_s: float) -> None:
         if task.record.state is not shim.S.TERMINATED:
             self._step(task, shim.TerminateAsked(grace_s=grace_s))
@@ -213,7 +230,12 @@ class Host:
             limit_s = task.order.stop_after_s
             if limit_s is not None and task.running and self.world.now() - self.heard_at >= limit_s:
                 self.world.count("agent stopped a job by its own clock")
-                self._exit(task, job.Exited(143, signal=15))
+                self._exit(task, job.Exited(143, signal=15), Failure.SILENCE)
+
+    def find_idle(self, task: Task) -> None:
+        """The runner has measured that it uses too little."""
+        self.world.count("job idle for too long")
+        self._exit(task, job.Exited(143, signal=15), Failure.UTILIZATION)
 
     async def _work(self, task: Task) -> None:
         """The shim's loop for one task: do what it wishes, tell it what came of that."""
@@ -294,17 +316,17 @@ class Host:
         while self.frozen and self.alive:
             await self.world.pause(5.0, 5.0)
 
-    def _exit(self, task: Task, exited: job.Exited) -> None:
+    def _exit(self, task: Task, exited: job.Exited, limit: Failure | None = None) -> None:
         if self.frozen:
-            self.world.later(5.0, lambda: self._exit(task, exited))
+            self.world.later(5.0, lambda: self._exit(task, exited, limit))
             return
         if not task.running or task.ended is not None or not self.alive:
             return
         self._halt(task)
         self._write(task)
-        self._end(task, _result(exited, self.clock(), len(task.log)))
+        self._end(task, _result(exited, limit, self.clock(), len(task.log)))
         self._step(task, shim.Exited(exited.exit_code, oom=exited.oom))
-        self._tell(task, exited)
+        self._tell(task, exited if limit is None else job.LimitExceeded(LIMITS[limit], "", exited))
 
         if exited.exit_code and not self.owned and self.world.chance("machine goes with the program", 0.4):
             self.world.provider.preempt(self.id, 0.0)
@@ -316,7 +338,7 @@ class Host:
         if task.process is not None and task.process is not asyncio.current_task():
             task.process.cancel()
 
-    def _tell(self, task: Task, event: job.Exited | job.AgentFailed) -> None:
+    def _tell(self, task: Task, event: End) -> None:
         if task.ended is None:
             task.ended = event
         if self.reachable and not self.has_shim:
@@ -346,13 +368,13 @@ class Host:
 
 
 def _exit_code(result: Result | None) -> int | None:
-    return None if result is None or result.failure is not None else result.exit_code
+    return None if result is None or result.failure is Failure.EXECUTOR else result.exit_code
 
 
-def _result(exited: job.Exited, ended_at: float, log_end: int) -> Result:
+def _result(exited: job.Exited, limit: Failure | None, ended_at: float, log_end: int) -> Result:
     return Result(
         exit_code=exited.exit_code, signal=exited.signal, oom=exited.oom, setup=exited.setup,
-        ended_at=ended_at, log_end=log_end,
+        failure=limit, ended_at=ended_at, log_end=log_end,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from stoker.core.managed_job import MANAGED_JOB
 from stoker.core.managed_task import ENDED
 from stoker.core.run import RUN
 from stoker.store import journal
+from tests.sim.provider import MAX_NODES
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -57,6 +58,17 @@ FROM job
 WHERE run_id = ANY($1::uuid[]) AND state IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
   AND (exited_at < running_at OR exited_at > entered_at)
 UNION ALL
+SELECT 'run ' || run.id || ' has ' || count(DISTINCT replica) || ' replicas on machines, more than its max_parallel'
+FROM run JOIN job ON job.run_id = run.id
+WHERE run.id = ANY($1::uuid[]) AND policy ? 'max_parallel' AND job.instance_id IS NOT NULL
+  AND job.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+GROUP BY run.id HAVING count(DISTINCT replica) > (policy ->> 'max_parallel')::int
+UNION ALL
+SELECT 'job ' || one.id || ' began before all nodes of its replica were there'
+FROM job AS one JOIN job AS other USING (run_id, replica, attempt)
+WHERE one.run_id = ANY($1::uuid[]) AND one.running_at IS NOT NULL
+  AND (other.state = 'SUBMITTED' OR other.state = 'PROVISIONING' AND other.shim)
+UNION ALL
 SELECT 'run ' || run.id || ' was tried ' || count(*) || ' times, more than its max_attempts'
 FROM run JOIN job ON job.run_id = run.id AND job.fate = 'retry'
     AND NOT COALESCE(policy -> 'retry' -> 'on_exit_codes' @> to_jsonb(job.exit_code), false)
@@ -81,6 +93,9 @@ WHERE job.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED') AND instance.
 UNION ALL
 SELECT 'instance ' || id || ' is ' || state || ' and holds ' || held::text
 FROM instance WHERE state IN ('IDLE', 'TERMINATED') AND held <> '{}' OR state = 'BUSY' AND held = '{}'
+UNION ALL
+SELECT 'fleet ' || fleet_id || ' has ' || count(*) || ' instances, more than it ever may'
+FROM instance WHERE fleet_id IS NOT NULL AND state <> 'TERMINATED' GROUP BY fleet_id HAVING count(*) > $4
 UNION ALL
 SELECT 'slots: ' || launching || ' launching, ' || alive || ' alive'
 FROM (
@@ -146,7 +161,7 @@ class Inspector:
             self._replay(row)
         if news:
             touched = {row["family"] for row in news}
-            broken = await connection.fetchval(BROKEN, list(touched), *self.world.theme.slots)
+            broken = await connection.fetchval(BROKEN, list(touched), *self.world.theme.slots, MAX_NODES)
             if broken is not None:
                 raise Violation(broken)
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from stoker.core import managed_task as mt
 from stoker.core.commitment import Moved
 from stoker.core.ids import ManagedJobId, ProjectId, RunId, derived
-from stoker.core.instance import PreemptionNoticed
+from stoker.core.instance_facts import PreemptionNoticed
 from stoker.core.machine import Event
 from stoker.core.managed_job import S, Submitted, TaskWanted, create
 from stoker.core.managed_task import CancelAsked, ControllerBroke

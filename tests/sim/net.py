@@ -14,7 +14,7 @@ from stoker.store.log import LogGap
 from stoker.store.outbox import Errand
 from stoker.store.run import policy_of
 from stoker.wire.frame import Piece
-from stoker.wire.runner import JobOrder, Stop
+from stoker.wire.runner import Deadline, JobOrder, Stop
 from stoker.wire.shim import Changes, HostInfo, TaskInfo, TaskOrder, Terminate
 from tests.sim.host import Host, Order, Task
 
@@ -164,6 +164,10 @@ class SimRunner:
     async def stop(self, order: Stop) -> None:
         host = self.net.host(self.instance_id)
         await self.net.call(host, lambda: host.stop(self.job_id, order.fence))
+
+    async def set_deadline(self, order: Deadline) -> None:
+        host = self.net.host(self.instance_id)
+        await self.net.call(host, lambda: host.warn(self.job_id, order.fence, order.in_s))
 
     async def pull(self, offset: int, wait_s: float) -> Piece:
         host = self.net.host(self.instance_id)

@@ -1,25 +1,32 @@
 """What people and bad luck do while the world runs."""
 
+import json
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from stoker.core import instance as inst
+from stoker.core import instance_facts as inst
 from stoker.core import job_facts as job
 from stoker.core.commitment import Moved
 from stoker.core.family import found
 from stoker.core.gang import OnNoCapacity
 from stoker.core.ids import InstanceId, RunId
-from stoker.core.policy import Disconnect, Policy, StopCriteria
+from stoker.core.policy import Disconnect, Policy, StartupOrder, StopCriteria
 from stoker.core.reason import JobReason, RetryEvent, RunReason
 from stoker.core.resources import parse_request
 from stoker.core.retry import Retry
 from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, S, StopAsked
 from stoker.core.schedule import parse_schedule
 from stoker.core.shim_task import STARTING
+from stoker.core.warning import WarnSignal
 from stoker.engine.change import Change, RunBirth, of_instance, of_run
-from tests.sim.managed import PROJECT, ManagedPeople
+from stoker.engine.hint import FLEETS
+from stoker.engine.placement import LOCK
+from tests.sim.managed import PROJECT
+from tests.sim.provider import FLEET, MAX_NODES, POLICY
 from tests.sim.server import DEAD_AFTER_S
+from tests.sim.steering import Steering
 from tests.sim.swarm import AWAY_AFTER_S
 from tests.sim.theme import ACTS, KINDS
 
@@ -35,11 +42,16 @@ SERVICES = """
 SELECT id, state AS moment FROM run
 WHERE policy ? 'service' AND state NOT IN ('TERMINATED', 'FAILED', 'DONE') ORDER BY id
 """
+CHANGE_FLEET = """
+WITH placer AS (SELECT pg_advisory_xact_lock($3))
+UPDATE fleet SET policy = $2, version = version + 1 FROM placer WHERE id = $1
+"""
+"""As whoever applies one does it: not while a machine is being launched by the old policy."""
 ENOUGH_EVENTS = 320
 """A quiet seed lives longer."""
 
 
-class People(ManagedPeople):
+class People(Steering):
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.runs: list[RunId] = []
@@ -77,6 +89,7 @@ class People(ManagedPeople):
             "stop_duration_s": dice.choice((0.0, 5.0, 30.0)),
             "on_no_capacity": dice.choice((OnNoCapacity.QUEUE, OnNoCapacity.QUEUE, OnNoCapacity.FAIL)),
             "disconnect": dice.choice((None, None, Disconnect(60.0, 120.0))),
+            "warn_signal": dice.choice((None, WarnSignal("USR1", 20.0))),
             "max_duration_s": dice.choice((None, None, 60.0)),
             "start_timeout_s": dice.choice((None, None, None, 120.0)),
             "waiting_instance_s": dice.choice((60.0, 600.0)),
@@ -86,9 +99,13 @@ class People(ManagedPeople):
         }
         if kind == "array":
             chosen["replicas"] = dice.randint(2, 6)
+            chosen["max_parallel"] = dice.choice((None, 1, 2))
+            chosen["only"] = dice.choice((None, None, (1,), (0, 1)))
         elif kind == "gang":
             chosen |= {"nodes": 2, "replicas": dice.randint(1, 2)}
             chosen["stop_criteria"] = dice.choice((StopCriteria.ALL_DONE, StopCriteria.MASTER_DONE))
+            chosen["startup_order"] = dice.choice(list(StartupOrder))
+            chosen["max_parallel"] = dice.choice((None, 1))
         elif kind == "service":
             chosen |= {"service": True, "replicas": dice.randint(0, 3), "max_duration_s": None}
         elif kind == "cron":
@@ -143,6 +160,12 @@ class People(ManagedPeople):
             await self.world.ask(Change(facts=(of_run(run, Broke(RunReason.SERVER_ERROR)),)))
 
     async def limit(self) -> None:
+        hosts = [host for host in self.world.hosts.values() if host.reachable]
+        running = [(host, task) for host in hosts for task in host.tasks.values() if task.running]
+        if running and self.world.dice.random() < 0.7:
+            host, task = self.world.dice.choice(running)
+            host.find_idle(task)
+            return
         row = await self.world.pick_row("SELECT id, run_id, attempt FROM job WHERE state = 'RUNNING' ORDER BY id")
         if row is not None:
             event = job.LimitExceeded(JobReason.TERMINATED_DUE_TO_UTILIZATION_POLICY)
@@ -172,9 +195,16 @@ class People(ManagedPeople):
             await self.world.ask(Change(facts=(of_instance(id, inst.CordonAsked(False)),)))
 
     async def drain(self) -> None:
-        if (id := await self._instance(owned=False)) is not None:
-            deadline_at = self.world.now() + self.world.dice.choice((0.0, 60.0))
+        """Usually one that has something to do."""
+        busy = "SELECT id FROM instance WHERE state = 'BUSY' AND NOT owned ORDER BY id"
+        found = await self.world.pick(busy) if self.world.dice.random() < 0.7 else None
+        id = await self._instance(owned=False) if found is None else InstanceId(found)
+        if id is not None:
+            deadline_at = self.world.now() + self.world.dice.choice((0.0, 60.0, 200.0))
             await self.world.ask(Change(facts=(of_instance(id, inst.DrainAsked(deadline_at)),)))
+            if self.world.dice.random() < 0.3:
+                await self.world.pause(0.1, 40.0)
+                await self.world.ask(Change(facts=(of_instance(id, inst.CordonAsked(False)),)))
 
     async def delete(self) -> None:
         if (id := await self._instance(owned=False)) is not None:
@@ -185,7 +215,7 @@ class People(ManagedPeople):
         if self.world.provider.machines:
             self.world.count("machine preempted")
             tag = self.world.dice.choice(list(self.world.provider.machines))
-            self.world.provider.preempt(tag, self.world.dice.choice((0.0, 0.0, 30.0)))
+            self.world.provider.preempt(tag, self.world.dice.choice((0.0, 30.0, 120.0)))
 
     async def preempt_early(self) -> None:
         """The provider changes its mind before the machine is there."""
@@ -197,6 +227,21 @@ class People(ManagedPeople):
         """The fleet was changed, and does not want this one any more."""
         if (id := await self._instance(owned=False)) is not None:
             await self.world.ask(Change(facts=(of_instance(id, inst.Unwanted("the fleet changed")),)))
+
+    async def apply(self) -> None:
+        """The fleet is to be smaller or larger, or its machines divided otherwise."""
+        await self.change_fleet(self.world.dice.choice((0, 0, 1, 2)))
+
+    async def change_fleet(self, least: int) -> None:
+        dice, theme = self.world.dice, self.world.theme
+        most, blocks = dice.choice((MAX_NODES - 1, MAX_NODES)), dice.choice((None, 2, 4, 8))
+        policy = replace(POLICY, min_nodes=least, max_nodes=most, blocks=blocks, idle_duration_s=theme.idle_duration_s)
+        self.world.note(f"applies {policy.to_json()}")
+        async with self.world.line.turn() as connection:
+            await connection.execute(CHANGE_FLEET, FLEET, json.dumps(policy.to_json()), LOCK)
+        for server in self.world.servers:
+            if server.engine is not None and not self.world.chance("hint lost", 0.2):
+                server.engine.wake(FLEETS)
 
     async def blackout(self) -> None:
         """A provider's whole network is away for longer than its machines may be silent."""

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from stoker.core.errors import Unavailable
+from stoker.core.fleet import Fleet
 from stoker.core.ids import FleetId
-from stoker.core.instance import Gone, PreemptionNoticed
-from stoker.core.offer import FleetRoom, Offer
+from stoker.core.instance_facts import Gone, PreemptionNoticed
+from stoker.core.offer import Offer
 from stoker.core.resources import Capacity
-from stoker.engine.placement import Market
 from tests.sim.host import Host
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ CAPACITY = Capacity(cpu=4, memory_mb=8192, disk_mb=10_000)
 OFFER = Offer("cloud", "medium", "here", CAPACITY, price=1.0, spot=True, available=2, blocks=4)
 POD = Offer("pods", "pod", "here", CAPACITY, price=1.5, blocks=4, shim=False)
 MAX_NODES = 4
+POLICY = Fleet(0, MAX_NODES, backends=("cloud", "pods"))
 
 
 class Refusal(Exception):
@@ -32,8 +33,8 @@ class Provider:
         self.world = world
         self.machines: dict[UUID, Host] = {}
 
-    def market(self, now: float) -> Market:
-        return Market((OFFER, POD), (FleetRoom(FLEET, MAX_NODES),))
+    def offers(self, now: float) -> tuple[Offer, ...]:
+        return (OFFER, POD)
 
     def create(self, tag: UUID, shim: bool) -> str:
         """Keyed by our tag: asked twice, one machine."""

@@ -7,6 +7,7 @@ ACTS = {
     "submit": 30, "submit_managed": 6, "stop": 8, "abort": 6, "scale": 6, "break_run": 1, "cordon": 2, "drain": 2,
     "delete": 2, "preempt": 6, "preempt_early": 1, "retire": 1, "cut": 5, "freeze": 3, "kill": 4, "freeze_server": 3,
     "cancel_managed": 3, "limit": 2, "end_by_hand": 3, "blackout": 0, "outage": 1,
+    "trigger": 3, "hold": 3, "revise": 4, "apply": 3,
 }  # fmt: skip
 KINDS = {"task": 40, "array": 20, "gang": 20, "service": 12, "cron": 8}
 
@@ -62,7 +63,14 @@ THEMES = (
             "blackout": 0,
         },
     ),
-    Theme("schedules", chaos_s=360.0, pause_s=(2.0, 30.0), kinds={"cron": 60}, acts={"stop": 12, "abort": 12}),
+    Theme(
+        "schedules",
+        chaos_s=360.0,
+        pause_s=(2.0, 30.0),
+        kinds={"cron": 60},
+        acts={"stop": 12, "abort": 12, "trigger": 20, "hold": 12, "revise": 12},
+        meddling=0.06,
+    ),
     Theme(
         "services",
         pause_s=(0.2, 3.0),
@@ -75,7 +83,17 @@ THEMES = (
         "silence",
         chaos_s=1750.0,
         pause_s=(5.0, 160.0),
-        acts={"blackout": 30, "cut": 10, "freeze": 1, "kill": 2, "preempt": 0, "delete": 0, "drain": 0, "retire": 0},
+        acts={
+            "blackout": 30,
+            "cut": 10,
+            "freeze": 1,
+            "kill": 2,
+            "preempt": 0,
+            "delete": 0,
+            "drain": 0,
+            "retire": 0,
+            "apply": 0,
+        },
         idle_duration_s=3000.0,
     ),
     Theme("crowds", kinds={"array": 60, "gang": 30}, acts={"abort": 12, "stop": 12, "break_run": 4}, whole=2, page=3),

@@ -1,21 +1,19 @@
-"""What no shim tells: machines that are gone, fleets, orphans, and all about machines without a shim."""
+"""What no shim tells: machines that are gone, orphans, and all about machines without a shim."""
 
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from stoker.core import instance as inst
+from stoker.core import instance_facts as inst
 from stoker.core import job_facts as job
 from stoker.core.errors import Conflict
-from stoker.core.fleet import Fleet, FleetInstance, Retire, plan_fleet
-from stoker.core.instance import Instance
+from stoker.core.instance_facts import Instance
 from stoker.core.machine import Event
 from stoker.engine.change import Change, Fact, of_instance, of_job
 from stoker.engine.engine import Engine
 from stoker.engine.loop import Counts
-from stoker.store import instance as instance_store
+from stoker.engine.rooms import Rooms
 from stoker.store.database import Database, Record
 from tests.sim.host import Host
-from tests.sim.provider import FLEET, MAX_NODES
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -33,7 +31,7 @@ class ProviderWatch:
 
     async def once(self) -> Counts:
         async with self.database.connection() as connection:
-            instances = [one.instance for one in await instance_store.unfinished(connection)]
+            instances = [one.instance for one in await Rooms(lambda: 0).look(connection)]
             jobs = await connection.fetch(JOBS)
         facts: list[Fact] = []
         for instance in instances:
@@ -44,7 +42,6 @@ class ProviderWatch:
                 if host.reachable:
                     host.touch()
                     self._sweep_tasks(host, {row["id"] for row in jobs})
-        facts += self._about_fleet(instances)
         self._destroy_orphans({instance.id for instance in instances})
         for fact in facts:
             try:
@@ -94,22 +91,6 @@ class ProviderWatch:
         """A task whose submission is over is stopped and removed: a host that came back is cleaned."""
         for id in [id for id in host.tasks if id not in known]:
             host.hurry_away(id, host.fences[id])
-
-    def _about_fleet(self, instances: list[Instance]) -> list[Fact]:
-        mine = [one for one in instances if one.fleet_id == FLEET]
-        seen = [
-            FleetInstance(
-                one.id,
-                idle_since=one.entered_at if one.state is inst.S.IDLE else None,
-                reserved=bool(one.blocks.held),
-                leaving=one.state is inst.S.TERMINATING,
-                cordoned=one.cordoned,
-            )
-            for one in mine
-        ]
-        fleet = Fleet(0, MAX_NODES, idle_duration_s=self.world.theme.idle_duration_s)
-        retired = [one for one in plan_fleet(fleet, seen, self.world.now()) if isinstance(one, Retire)]
-        return [of_instance(one.instance_id, inst.Unwanted(one.reason)) for one in retired]
 
     def _destroy_orphans(self, known: set[UUID]) -> None:
         for tag in [tag for tag in self.world.provider.machines if tag not in known]:

@@ -13,7 +13,7 @@ from stoker.core.block import Blocks
 from stoker.core.commitment import Moved
 from stoker.core.errors import Conflict, NotFound, StokerError
 from stoker.core.ids import InstanceId, JobId, RunId, uuid7
-from stoker.core.instance import Instance
+from stoker.core.instance_facts import Instance
 from stoker.core.machine import Event, Row
 from stoker.core.managed_task import Lack
 from stoker.core.policy import Policy

@@ -6,8 +6,8 @@ from uuid import UUID, uuid4
 
 from stoker.core.block import Blocks
 from stoker.core.ids import FleetId, InstanceId, JobId, ProjectId, RunId
-from stoker.core.instance import Instance
-from stoker.core.instance import S as I
+from stoker.core.instance_facts import Instance
+from stoker.core.instance_facts import S as I
 from stoker.core.job_facts import Cleanup, Job
 from stoker.core.job_facts import S as J
 from stoker.core.policy import Policy

@@ -5,6 +5,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from stoker.core.errors import NotFound
+from stoker.core.fleet import Fleet
 from stoker.core.ids import FleetId, ProjectId
 from stoker.store import fleet, project, setting, token, user
 from stoker.store.database import Connection
@@ -86,12 +87,40 @@ async def test_a_project_sees_its_own_fleets_and_those_for_all(database: Databas
         _, main = await people(tx)
         other = Project(ProjectId(uuid4()), "other", 2.0)
         await project.insert(tx, other)
-        shared = await fleet.ensure(tx, FleetId(UUID(int=1)), "local", None, '{"n": 1}', 1.0)
-        own = await fleet.ensure(tx, FleetId(UUID(int=2)), "gpus", main.id, "{}", 1.0)
-        assert await fleet.ensure(tx, FleetId(UUID(int=3)), "local", None, '{"n": 2}', 1.0) == shared
-        assert [one.id for one in await fleet.page(tx, main.id, UUID(int=0), 10)] == [shared, own]
-        assert [one.id for one in await fleet.page(tx, other.id, UUID(int=0), 10)] == [shared]
-        found = await fleet.get(tx, main.id, "local")
+        auto, four = Fleet(blocks="auto"), Fleet(blocks=4)
+        shared, _ = await fleet.ensure(tx, FleetId(UUID(int=1)), "local", None, '{"n": 1}', auto, 1.0)
+        own, _ = await fleet.ensure(tx, FleetId(UUID(int=2)), "gpus", main.id, '{"tags": {"team": "a"}}', four, 1.0)
+        again = await fleet.ensure(tx, FleetId(UUID(int=3)), "local", None, '{"n": 2}', four, 1.0)
+        assert again == (shared, auto), "what is there stays as it is"
+        first = UUID(int=0)
+        assert [one.id for one in await fleet.page(tx, main.id, 2.0, first, 10)] == [shared, own]
+        assert [one.id for one in await fleet.page(tx, main.id, 2.0, first, 10, {"team": "a"})] == [own]
+        assert await fleet.page(tx, main.id, 2.0, first, 10, {"team": "b"}) == []
+        assert [one.id for one in await fleet.page(tx, other.id, 2.0, first, 10)] == [shared]
+        found = await fleet.get(tx, main.id, 2.0, "local")
         assert found is not None
-        assert found.spec == '{"n": 2}'
-        assert await fleet.get(tx, other.id, "gpus") is None
+        assert found.spec == '{"n": 1}'
+        assert await fleet.get(tx, other.id, 2.0, "gpus") is None
+
+
+async def test_a_fleet_changes_from_the_version_that_was_seen(database: Databases) -> None:
+    async with database() as db, db.connection() as tx:
+        id = FleetId(UUID(int=1))
+        await fleet.insert(tx, id, "cloud", None, "{}", Fleet(), 1.0)
+        assert not await fleet.insert(tx, FleetId(UUID(int=2)), "cloud", None, "{}", Fleet(), 1.0)
+        assert await fleet.change(tx, id, 0, "{}", Fleet(1, 2)) == 1
+        assert await fleet.change(tx, id, 0, "{}", Fleet(1, 9)) is None
+        assert [one.policy for one in await fleet.standing(tx)] == [Fleet(1, 2)]
+
+
+async def test_a_deleted_fleet_leaves_its_name(database: Databases) -> None:
+    """Its row stays, since its machines are in the history of a project: nobody else sees them."""
+    async with database() as db, db.connection() as tx:
+        _, main = await people(tx)
+        await fleet.insert(tx, FleetId(UUID(int=1)), "cloud", main.id, "{}", Fleet(deleting=True), 1.0)
+        await fleet.insert(tx, FleetId(UUID(int=2)), "other", main.id, "{}", Fleet(), 1.0)
+        assert await fleet.names(tx, main.id) == ["other"]
+        assert await fleet.bury(tx, 2.0) == [UUID(int=1)]
+        assert await fleet.bury(tx, 3.0) == []
+        assert [one.name for one in await fleet.standing(tx)] == ["other"]
+        assert await fleet.insert(tx, FleetId(UUID(int=3)), "cloud", main.id, "{}", Fleet(), 4.0)

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 
 from stoker.core.errors import UserError
 from stoker.core.gang import OnNoCapacity
-from stoker.core.policy import Policy
+from stoker.core.policy import Disconnect, Policy, StartupOrder, StopCriteria
+from stoker.core.reason import RetryEvent
 from stoker.core.resources import Range
+from stoker.core.retry import Retry
+from stoker.core.schedule import Schedule
+from stoker.core.utilization import Utilization
+from stoker.core.warning import WarnSignal
 from stoker.wire.configuration import (
     complete,
     json_schema,
@@ -20,10 +25,10 @@ from stoker.wire.configuration import (
     stored,
     to_json,
     to_policy,
-    to_request,
     with_env,
 )
 from stoker.wire.model import Invalid, body_of
+from stoker.wire.resources import to_request
 
 FULL = """\
 type: task
@@ -50,7 +55,24 @@ priority: 70
 max_duration: 1h30m
 start_timeout: off
 stop_duration: 90
+warn_signal: SIGUSR1@2m
+utilization_policy:
+  min_gpu_utilization: 10
+  min_cpu_utilization: 2.5
+  time_window: 30m
+disconnect: {stop_after: 10m, fail_after: 30m}
 on_no_capacity: fail
+nodes: 2
+replicas: 4
+max_parallel: 3
+stop_criteria: master-done
+startup_order: workers-first
+retry:
+  on_events: [interruption]
+  max_attempts: 5
+fleets: [cloud, local]
+schedule: 0 3 * * *
+hold: true
 """
 
 
@@ -59,9 +81,14 @@ def test_every_key_is_understood() -> None:
     assert task.commands == ("true", "python train.py --rate 0.10")
     assert task.env == {"EPOCHS": "3", "RATE": "1.10", "FLAG": "off", "HOME_OF_CALLER": None}
     assert to_policy(task) == Policy(
-        priority=70, on_no_capacity=OnNoCapacity.FAIL, stop_duration_s=90.0, max_duration_s=5400.0
-    )
-    request = to_request(task)
+        priority=70, on_no_capacity=OnNoCapacity.FAIL, stop_duration_s=90.0, max_duration_s=5400.0,
+        warn_signal=WarnSignal("USR1", 120.0), utilization=Utilization(1800.0, 10.0, 2.5), nodes=2, replicas=4,
+        max_parallel=3, stop_criteria=StopCriteria.MASTER_DONE, startup_order=StartupOrder.WORKERS_FIRST,
+        retry=Retry(frozenset({RetryEvent.INTERRUPTION}), None, 5), disconnect=Disconnect(600.0, 1800.0),
+        fleets=("cloud", "local"),
+        schedule=Schedule(("0 3 * * *",)), hold=True,
+    )  # fmt: skip
+    request = to_request(task.resources)
     assert request.cpu == Range(2)
     assert request.memory_mb == Range(8192)
     assert request.gpu is not None
@@ -90,10 +117,16 @@ def test_a_key_without_a_value_is_not_given() -> None:
     [
         ("type: task\ncommand: [x]", 2, "command", "no such key", "Did you mean commands?"),
         ("type: tusk\ncommands: [x]", 1, "type", "expected 'task', got 'tusk'", "Did you mean task?"),
-        ("image: x\ntype: service\nport: 80", 2, "type", "service is planned and not there yet", "today is task"),
-        ("type: dev-environment", 1, "type", "planned and not there yet", "today is task"),
-        ("commands: [x]\ntype: fleet", 2, "type", "planned and not there yet", "today is task"),
-        ("type: volume\nname: X_1", 1, "type", "planned and not there yet", "today is task"),
+        (
+            "image: x\ntype: service\nport: 80",
+            2,
+            "type",
+            "service is planned and not there yet",
+            "today are task and fleet",
+        ),
+        ("type: dev-environment", 1, "type", "planned and not there yet", "today are task"),
+        ("commands: [x]\ntype: fleet", 2, "type", "a fleet is not run", "`stoker apply` and /fleets take it"),
+        ("type: volume\nname: X_1", 1, "type", "planned and not there yet", "today are task"),
         ("commands: [x]", 1, "type", "it is missing", ""),
         ("type: task", 1, "commands", "it is missing", ""),
         ("type: task\ncommands: []", 2, "commands", "at least 1", ""),
@@ -183,9 +216,10 @@ def test_a_value_of_a_variable_may_hold_anything_but_nul() -> None:
 
 def test_the_schema_for_editors_knows_every_key_and_says_what_it_is_for() -> None:
     schema = json_schema()
-    assert set(schema["properties"]) == set(to_json_keys())
+    assert set(schema["properties"]) == {*to_json_keys(), "groups"}
     assert schema["additionalProperties"] is False
-    assert schema["required"] == ["type", "commands"]
+    assert schema["required"] == ["type"]
+    assert schema["anyOf"] == [{"required": ["commands"]}, {"required": ["groups"]}]
     for key in ("max_duration", "start_timeout", "stop_duration", "setup", "priority", "env", "name"):
         assert "description" in json.dumps(schema["properties"][key])
 
@@ -213,4 +247,4 @@ def test_whatever_is_sent_is_understood_or_refused(value: dict[str, Any]) -> Non
     else:
         assert restored(stored(task)) == task
         to_policy(task)
-        to_request(task)
+        to_request(task.resources)

@@ -35,6 +35,8 @@ def below(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 def plain_types(annotation: Any) -> set[type]:
     """The numbers, flags and texts that a field holds by itself or in a list."""
+    if any(isinstance(one, BeforeValidator) for one in getattr(annotation, "__metadata__", ())):
+        return set()
     if get_origin(annotation) in (Union, types.UnionType, Annotated, tuple):
         return set().union(*map(plain_types, get_args(annotation)))
     return {annotation} if annotation in PLAIN else set()

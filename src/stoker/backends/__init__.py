@@ -1,1 +1,1 @@
-"""Providers of machines, one folder each. Empty until the first of them."""
+"""Providers of machines: one folder each, all behind the contract in `base`."""

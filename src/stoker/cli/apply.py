@@ -4,25 +4,36 @@ import os
 import shlex
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
 
 from stoker.cli import screen
 from stoker.cli.attach import Attached, Interrupts, conclude
-from stoker.cli.command import F, Session, command, json_option, pass_session
+from stoker.cli.command import Command, F, Session, command, json_option, pass_session
+from stoker.cli.fleet import apply_fleet
 from stoker.cli.printer import Printer
-from stoker.cli.run import confirm
+from stoker.cli.run import confirm, show_numbers
 from stoker.client import run as runs
 from stoker.client.client import Json, Unreachable
-from stoker.client.configuration import explained, filled, read, unset
+from stoker.client.configuration import Written, alone, filled, read, unset
+from stoker.client.profile import chosen, merged
 from stoker.core.errors import Conflict, UserError
 from stoker.core.limits import MOST_FILE_BYTES
 
+LEAST: Final = {"type": "task", "commands": ["true"]}
+"""What a profile lacks to be a task."""
+WORDS: Final = "stoker.words"
 MOST_SHOWN = 8
 """Lines of commands in a plan; a file of a hundred is not shown again."""
 REFUSED = ("configuration", "invalid", "yaml")
 """What the server says of a configuration that it does not understand."""
+MOST_TRIES: Final = 5
+"""To change a run whose jobs come and go meanwhile."""
 UNASKED: Final = ("unreachable", "timeout", "not_configured")
 """No server has looked at it. What is wrong with the file is said first: it has to be mended in any case."""
 
@@ -30,6 +41,7 @@ UNASKED: Final = ("unreachable", "timeout", "not_configured")
 def run_options(function: F) -> F:
     for option in (
         click.option("-d", "--detach", is_flag=True, help="Do not wait for its end; print its name."),
+        click.option("--profile", metavar="NAME", help="Of .stoker/profiles.yml; `none` for none."),
         click.option("--timestamps", "-t", is_flag=True, help="Put the time before each line of the log."),
         json_option,
     ):
@@ -37,15 +49,28 @@ def run_options(function: F) -> F:
     return function
 
 
+class Apply(Command):
+    """Words behind `--` are for the file, and no files."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        ctx.meta[WORDS] = tuple(after)
+        return super().parse_args(ctx, before)
+
+
 @command(
     "apply",
-    short_help="Run what a configuration file describes.",
+    short_help="Run, or make, what a configuration file describes.",
     example="""
     stoker apply -f examples/hello.yaml
+    stoker apply -f fleet.yaml                # makes the fleet, or changes it in place
     stoker apply -f train.yaml -y -d          # no question, in the background
     stoker apply -f train.yaml --dry-run      # what would happen
+    stoker apply -f train.yaml --profile gpu  # over a profile of .stoker/profiles.yml
+    stoker apply -f train.yaml -- --lr 3e-4   # ${{ run.args }} in the file
     make-task | stoker apply -y -f -          # YAML or JSON from a program
     """,
+    cls=Apply,
 )
 @click.option("-f", "--file", metavar="FILE", help="YAML or JSON; - reads stdin.")
 @click.argument("stray", metavar="", nargs=-1)
@@ -63,34 +88,52 @@ def apply(
     dry_run: bool,
     detach: bool,
     timestamps: bool,
+    profile: str | None,
     as_json: bool,
 ) -> None:
-    """Run what a configuration file describes.
+    """Run what a configuration file describes; of `type: fleet`, make it or change it in place.
 
     Shows what would happen and asks, then follows the log. The exit code is the job's own when it failed by itself;
     else 0 done, 100 failed, 101 left before its end, 102 not found, 103 stopped. Ctrl-C asks whether to leave it
     running or to stop it.
+
+    A file whose name is that of an unfinished run changes that run in place, where only such keys differ as may
+    (priority, limits, schedule, hold and others: the reference of a task lists them); other changes are refused.
+    What has a schedule, or is held, is not waited for.
+
+    `${{ env.X }}` in names, commands, setup, env and working_dir is your variable X, `${{ run.args }}` the words behind
+    `--`.
     """
     if file is None or stray:
         raise click.UsageError(f"Name one file with -f: stoker apply -f {stray[0] if stray else 'FILE'}")
-    text, where = _text(file), "stdin" if file == "-" else file
-    configuration = read(text, where, os.environ) | ({"name": name} if name else {})
-    try:
+    text, where = text_of(file), "stdin" if file == "-" else file
+    directory = Path(file).absolute().parent if file != "-" else Path.cwd()
+    words = click.get_current_context().meta[WORDS]
+    written = read(text, where, os.environ, words, chosen(profile, directory, session.config.home))
+    configuration = written.given | ({"name": name} if name else {})
+    if configuration.get("type") == "fleet":
+        with _explaining(written):
+            apply_fleet(session, configuration, yes=yes, dry_run=dry_run, as_json=as_json)
+        return
+    with _explaining(written):
         plan = runs.plan(session.client, configuration)
-    except (UserError, Unreachable) as error:
-        if error.code not in REFUSED and error.code not in UNASKED:
-            raise
-        raise explained(text, where, os.environ) or error from None
     if not as_json:
         _show_plan(plan, configuration)
     elif dry_run:
         screen.show_json(plan)
     if dry_run:
+        if not as_json and plan.get("why"):
+            show_numbers(plan["why"])
         return
     if plan["action"] == "refuse":
         name = plan["name"]
-        hint = f"`stoker stop {name}` ends it; `stoker logs -f {name}` shows what it does."
+        hint = f"`stoker stop {name}` ends it, `stoker logs -f {name}` shows what it does; or choose another name."
         raise Conflict(plan["sentence"], hint=hint)
+    if plan["action"] in ("update", "unchanged"):
+        if plan["action"] == "update":
+            confirm("Change it?", yes, default=True)
+        _update(session, configuration, plan, as_json)
+        return
     useless = plan["action"] == "fail"
     confirm("Submit it anyway?" if useless else "Run it?", yes, default=not useless)
     submit(session, configuration, plan["expected"], detach=detach, timestamps=timestamps, as_json=as_json)
@@ -130,6 +173,7 @@ def run(
     detach: bool,
     timestamps: bool,
     as_json: bool,
+    profile: str | None,
     env: tuple[str, ...],
     working_dir: str | None,
     **said: Any,
@@ -150,7 +194,43 @@ def run(
         "on_no_capacity": "fail" if fail_fast else None,
     }
     configuration = {key: value for key, value in asked.items() if value is not None}
-    submit(session, configuration, None, detach=detach, timestamps=timestamps, as_json=as_json)
+    found = chosen(profile, Path.cwd(), session.config.home)
+    below = None if found is None else alone(found, os.environ)
+    if below is not None:
+        configuration = merged(below.given, configuration)
+    try:
+        submit(session, configuration, None, detach=detach, timestamps=timestamps, as_json=as_json)
+    except UserError as error:
+        if below is None or error.code not in REFUSED:
+            raise
+        # What the profile says is told with its line; what the flags say as the server says it.
+        raise replace(below, given=LEAST | below.given).explained() or error from None
+
+
+def _update(session: Session, configuration: Json, plan: Json, as_json: bool) -> None:
+    """Changes a run in place. Its version grows with its jobs too: where what would change is still the same, it is
+    meant."""
+    key = str(uuid.uuid4())
+    for _ in range(MOST_TRIES):
+        if plan["action"] == "unchanged":
+            run = runs.get(session.client, plan["name"])
+            break
+        try:
+            run = _submitted(session, configuration, plan["expected"], key)
+            break
+        except Conflict as error:
+            if error.code != "changed":
+                raise
+            again = runs.plan(session.client, configuration)
+            if again["action"] != "unchanged" and again.get("changes") != plan.get("changes"):
+                raise
+            plan = again
+    else:
+        raise Conflict(f"{plan['name']} changes all the time.", hint="Try it again.")
+    if as_json:
+        screen.show_json(run)
+    else:
+        screen.out(run["name"])
 
 
 def _env(said: tuple[str, ...]) -> list[str] | None:
@@ -160,7 +240,7 @@ def _env(said: tuple[str, ...]) -> list[str] | None:
         raise unset(str(missing.args[0])) from None
 
 
-def _text(file: str) -> bytes:
+def text_of(file: str) -> bytes:
     try:
         if file == "-":
             return sys.stdin.buffer.read(MOST_FILE_BYTES + 1)
@@ -170,12 +250,40 @@ def _text(file: str) -> bytes:
         raise UserError(f"{file} cannot be read: {error.strerror}.") from None
 
 
+@contextmanager
+def _explaining(written: Written) -> Iterator[None]:
+    """What is wrong with the file is said with its lines, which the server does not know."""
+    try:
+        yield
+    except (UserError, Unreachable) as error:
+        if error.code not in REFUSED and error.code not in UNASKED:
+            raise
+        raise written.explained() or error from None
+
+
 def _show_plan(plan: Json, configuration: Json) -> None:
-    commands = configuration["commands"]
+    groups = configuration.get("groups") or ()
+    commands = [each for one in (configuration, *groups) for each in one.get("commands") or ()]
     lines = [line for each in commands for line in str(each).splitlines()]
     more = [f"  … and {len(lines) - MOST_SHOWN} more lines"] if len(lines) > MOST_SHOWN else []
     title = screen.paint(plan["name"] or "A task", "", sys.stderr, bold=True)
+    if plan["action"] in ("update", "unchanged", "refuse"):
+        changes = [f"  {one['key']}: {_said(one['old'])} -> {_said(one['new'])}" for one in plan.get("changes", ())]
+        screen.note("\n".join([f"{title}: {plan['sentence']}", *changes]))
+        return
     screen.note("\n".join([f"{title}: {plan['sentence']}", *(f"  {line}" for line in lines[:MOST_SHOWN]), *more]))
+
+
+def _said(value: Any) -> str:
+    """As it would be written in the file."""
+    match value:
+        case None:
+            return "off"
+        case bool():
+            return str(value).lower()
+        case list():
+            return ", ".join(map(_said, value))
+    return str(value)
 
 
 def submit(
@@ -183,14 +291,16 @@ def submit(
 ) -> None:
     """One key for all the tries, so that however often it is sent there is one run."""
     key = str(uuid.uuid4())
-    if not detach:
+    waits = bool(configuration.get("schedule") or configuration.get("hold"))
+    if not detach and not waits:
         _attend(session, configuration, expected, key, timestamps, as_json)
     submitted = _submitted(session, configuration, expected, key)
     if as_json:
         screen.show_json(submitted)
     else:
         screen.out(submitted["name"])
-        screen.note(f"`stoker logs -f {submitted['name']}` shows its log.")
+        name, said = submitted["name"], submitted["status_message"]
+        screen.note(f"{name}: {said}." if waits and said else f"`stoker logs -f {name}` shows its log.")
 
 
 def _submitted(session: Session, configuration: Json, expected: Json | None, key: str) -> Json:
@@ -210,7 +320,9 @@ def _attend(
     with Interrupts() as interrupts:
         submitted = _submitted(session, configuration, expected, key)
         if not as_json:
-            screen.note(f"{submitted['name']} is submitted. Ctrl-C leaves or stops it.")
+            jobs = submitted.get("counts", {}).get("total", 1)
+            many = f" It has {jobs} jobs; this is the log of the first." if jobs > 1 else ""
+            screen.note(f"{submitted['name']} is submitted. Ctrl-C leaves or stops it.{many}")
         printer = None if as_json else Printer(timestamps=timestamps)
         attached = Attached(session.client, submitted, printer, interrupts)
         code = attached.attend()

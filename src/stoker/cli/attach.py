@@ -250,8 +250,10 @@ class Attached:
 
 
 def _latest(seen: Json) -> int:
-    """The number of its latest submission."""
-    return max((job["submission"] for job in seen.get("jobs") or ()), default=1)
+    """The number of the latest submission of its first job, whose log is shown."""
+    jobs = seen.get("jobs") or ()
+    first = [(job["replica"], job["node"]) for job in jobs[:1]]
+    return max((job["submission"] for job in jobs if (job["replica"], job["node"]) in first), default=1)
 
 
 def conclude(attached: Attached, now: float) -> None:

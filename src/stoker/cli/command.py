@@ -88,7 +88,7 @@ def show_examples(example: str, formatter: click.HelpFormatter) -> None:
 
 
 def command(name: str, *, example: str, **kwargs: Any) -> Callable[[Callable[..., Any]], Command]:
-    return click.command(name, cls=Command, example=example, **kwargs)
+    return click.command(name, **{"cls": Command} | kwargs, example=example)
 
 
 class Group(click.Group):
@@ -169,7 +169,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 def known_form(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Refuses what can be neither a name nor an id: in an address it would mean something else."""
-    for one in (value,) if isinstance(value, str) else value:
+    for one in (value,) if isinstance(value, str) else value or ():
         if "/" in one or not any(sign.isalnum() for sign in one):
             raise click.BadParameter(f"{one!r} is no name of a run, and no id.")
     return value

@@ -28,6 +28,7 @@ NEXT_SUBMISSION_S: Final = 1.0
     stoker logs -f --tail 20 train-1
     stoker logs train-1 --since 10m --timestamps
     stoker logs train-1 2>/dev/null     # only what it wrote to stdout
+    stoker logs sweep --replica 17      # of a run of many jobs; else of the first
     stoker logs train-1 --runner        # what its agent did, and why
     stoker logs train-1 --json | jq -r 'select(.stream == "stderr") | .time + " " + .text'
     """,
@@ -43,6 +44,7 @@ NEXT_SUBMISSION_S: Final = 1.0
 @click.option("--tail", metavar="N", type=click.IntRange(min=0), help="Only the last N lines, at most 100000.")
 @click.option("--job", metavar="ID", help="Of this job of the run.")
 @click.option("--replica", metavar="N", type=click.IntRange(min=0), help="Of this replica.")
+@click.option("--node", metavar="N", type=click.IntRange(min=0), help="Of this node of the replica.")
 @click.option("--submission", metavar="N", type=click.IntRange(min=1), help="Of this try; else of the latest.")
 @click.option("--timestamps", "-t", is_flag=True, help="Put the time before each line, in your time zone.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each line, as told above.")
@@ -56,6 +58,7 @@ def logs(
     tail: int | None,
     job: str | None,
     replica: int | None,
+    node: int | None,
     submission: int | None,
     timestamps: bool,
     as_json: bool,
@@ -78,7 +81,7 @@ def logs(
     """
     from stoker.client import log
 
-    which = log.Which(job=job, replica=replica, submission=submission, runner=runner)
+    which = log.Which(job=job, replica=replica, node=node, submission=submission, runner=runner)
     since_at = moment.since(since, session.now()) if since else None
     with suggesting(session, run):
         first = log.begin(session.client, run, which, tail=tail, since=since_at)
@@ -167,8 +170,9 @@ class _Shown:
 
     def _is_done(self, seen: "Json") -> bool:
         """What went well is not tried again, however long the other jobs of its run take."""
-        this = (self._which.replica or 0, self._which.node or 0, self._submission)
         jobs = seen.get("jobs") or ()
+        first = jobs[0]["replica"] if jobs else 0
+        this = (first if self._which.replica is None else self._which.replica, self._which.node or 0, self._submission)
         return any((job["replica"], job["node"], job["submission"]) == this and job["status"] == "DONE" for job in jobs)
 
     def end(self) -> None:

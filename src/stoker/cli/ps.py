@@ -3,12 +3,15 @@
 import shutil
 import sys
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import click
 
 from stoker.cli import moment, screen
 from stoker.cli.command import Session, command, json_option, pass_session
+from stoker.cli.count import counted, place
 from stoker.client.client import Json
 from stoker.core.errors import Unavailable
 
@@ -29,6 +32,7 @@ HOME_AND_CLEAR: Final = "\x1b[H\x1b[J"
     stoker ps                 # what has not finished
     stoker ps -a -n 10        # the last ten
     stoker ps -w              # live
+    stoker ps --replicas      # each job of a run of many
     stoker ps -a --json | jq -r '.[] | select(.status == "FAILED") | .name'
     """,
 )
@@ -36,10 +40,19 @@ HOME_AND_CLEAR: Final = "\x1b[H\x1b[J"
 @click.option("-w", "--watch", is_flag=True, help="Go on showing them until Ctrl-C.")
 @click.option("-n", "--last", type=click.IntRange(min=1), help="So many, newest first.")
 @click.option("--status", metavar="STATUS", help="Only those in this state, e.g. FAILED.")
+@click.option("--replicas", is_flag=True, help="Each job of a run that has many, below it.")
 @json_option
 @pass_session
-def ps(session: Session, everything: bool, watch: bool, last: int | None, status: str | None, as_json: bool) -> None:
-    """List the runs that have not finished, newest first.
+def ps(
+    session: Session,
+    everything: bool,
+    watch: bool,
+    last: int | None,
+    status: str | None,
+    replicas: bool,
+    as_json: bool,
+) -> None:
+    """List the runs that have not finished, newest first; one of many jobs is a line that counts them.
 
     Where two have the same name, the beginnings of their ids are shown too, which every command takes instead.
     """
@@ -48,12 +61,13 @@ def ps(session: Session, everything: bool, watch: bool, last: int | None, status
         "active": None if everything or status else True,
     }
     most = last or (0 if as_json or not everything else LATEST)
+    look = partial(_runs, session, filters, most, replicas)
     if watch:
-        _watch(session, filters, most, as_json)
+        _watch(session, look, as_json)
     elif as_json:
-        screen.show_json_list(_runs(session, filters, most))
+        screen.show_json_list(look())
     else:
-        runs = _runs(session, filters, most)
+        runs = look()
         if runs:
             screen.out(_table(runs, session.now()))
         if everything and not last and len(runs) == LATEST:
@@ -62,30 +76,41 @@ def ps(session: Session, everything: bool, watch: bool, last: int | None, status
             screen.note("There are no runs." if everything else "No run is unfinished; `stoker ps -a` lists all.")
 
 
-def _runs(session: Session, filters: dict[str, object], most: int) -> list[Json]:
+def _runs(session: Session, filters: dict[str, object], most: int, replicas: bool) -> list[Json]:
+    """With `replicas` each has its jobs, of each the latest submission."""
     from stoker.client import run
 
-    return list(run.listed(session.client, most=most, **filters))
+    runs = list(run.listed(session.client, most=most, **filters))
+    return [one | {"jobs": list(run.jobs(session.client, one["id"]))} for one in runs] if replicas else runs
 
 
 def _table(runs: list[Json], now: float) -> str:
     from stoker.cli.run import lasted
+    from stoker.cli.schedule import comes
 
     ids = _ids(runs)
-    rows = [
-        (
-            run["name"],
-            *([run["id"][:ids]] if ids else []),
-            run["status"],
-            moment.ago(run["submitted_at"], now),
-            lasted(run, now),
-            run["exit_code"],
-            run["user"],
-            run["status_message"],
-        )
-        for run in runs
-    ]
-    return screen.table((HEADERS[0], *(["ID"] if ids else []), *HEADERS[1:]), rows, spare=SPARE)
+    coming = any(comes(run, now) for run in runs)
+    rows: list[tuple[object, ...]] = []
+    for run in runs:
+        said = "; ".join(part for part in (counted(run), run["status_message"]) if part)
+        took, ago = lasted(run, now), moment.ago(run["submitted_at"], now)
+        id, next_ = [run["id"][:ids]] if ids else [], [comes(run, now)] if coming else []
+        rows.append((run["name"], *id, run["status"], *next_, ago, took, run["exit_code"], run["user"], said))
+        rows += _unfolded(run, len(id), len(next_), now)
+    headers = (HEADERS[0], *(["ID"] if ids else []), HEADERS[1], *(["NEXT"] if coming else []), *HEADERS[2:])
+    return screen.table(headers, rows, spare=SPARE)
+
+
+def _unfolded(run: Json, ids: int, coming: int, now: float) -> Iterator[tuple[object, ...]]:
+    """The jobs of a run that has many."""
+    from stoker.cli.run import exit_of, lasted
+
+    jobs = run.get("jobs") or []
+    several = len({job["node"] for job in jobs}) > 1
+    for job in jobs if len(jobs) > 1 else ():
+        name, said = f"{run['name']}/{place(job, several)}", job["message"] or job["termination_reason"]
+        ago = moment.ago(job["submitted_at"], now)
+        yield (name, *[""] * ids, job["status"], *[""] * coming, ago, lasted(job, now), exit_of(job), "", said)
 
 
 def _ids(runs: list[Json]) -> int:
@@ -104,13 +129,13 @@ def _window(runs: list[Json], now: float) -> str:
     return "\n".join(lines if len(lines) <= room else [*lines[: room - 1], f"… and {len(lines) - room + 1} more"])
 
 
-def _watch(session: Session, filters: dict[str, object], most: int, as_json: bool) -> None:
+def _watch(session: Session, look: Callable[[], list[Json]], as_json: bool) -> None:
     """On a terminal the screen is drawn anew; elsewhere what changed is written below."""
     from stoker.cli.attach import Away
 
     before: object = None
     away = Away()
-    runs = _runs(session, filters, most)
+    runs = look()
     live = sys.stdout.isatty() and not as_json
     while True:
         if live:
@@ -127,7 +152,7 @@ def _watch(session: Session, filters: dict[str, object], most: int, as_json: boo
         while True:
             time.sleep(WATCH_S)
             try:
-                runs = _runs(session, filters, most)
+                runs = look()
             except Unavailable as error:
                 away(error)
             else:

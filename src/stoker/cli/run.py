@@ -1,4 +1,4 @@
-"""One run: `get`, `why`, `stop`, `wait`, `delete`."""
+"""One run: `get`, `why`, `stop`, `retry`, `wait`, `delete`."""
 
 import sys
 from contextlib import suppress
@@ -16,9 +16,13 @@ from stoker.cli.command import (
     run_argument,
     suggesting,
 )
+from stoker.cli.count import counted
 from stoker.client.client import Json
 from stoker.core.errors import NotFound, StokerError, Unavailable, UserError
 
+SHOWN_REPLICAS = 20
+LEAST_PENALTY = 0.05
+"""Less is not worth a word."""
 runs_argument = click.argument("runs", metavar="RUN...", nargs=-1, shell_complete=complete_run, callback=known_form)
 
 
@@ -46,6 +50,8 @@ def get(session: Session, run: str, as_json: bool) -> None:
 
 
 def show(run: Json, now: float) -> None:
+    from stoker.cli.schedule import pairs
+
     screen.out(
         screen.pairs(
             [
@@ -61,6 +67,9 @@ def show(run: Json, now: float) -> None:
                 ("started", _told(run["started_at"], now)),
                 ("finished", _told(run["finished_at"], now)),
                 ("took", lasted(run, now)),
+                *pairs(run, now),
+                ("jobs", counted(run)),
+                ("retry of", run.get("retry_of")),
             ]
         )
     )
@@ -81,6 +90,8 @@ def show(run: Json, now: float) -> None:
         ]
         screen.out()
         screen.out(screen.table(headers, rows, spare=("SUBMISSION", "TOOK", "INSTANCE")))
+    if len(jobs) < (run.get("counts") or {}).get("total", 0):
+        screen.note(f"These are the first {len(jobs)}; `stoker ps -a --replicas` shows each job.")
 
 
 def _told(time: str | None, now: float) -> str:
@@ -121,14 +132,34 @@ def why(session: Session, run: str, as_json: bool) -> None:
     if as_json:
         screen.show_json(told)
         return
+    show_why(told)
+
+
+def show_why(told: Json) -> None:
+    """The sentence, and below it the place in the queue and what stands against each machine and each offer."""
     screen.out(told["sentence"])
+    show_numbers(told)
+
+
+def show_numbers(told: Json) -> None:
+    if told.get("place"):
+        next_try = f"; tried again {told['next']}" if told.get("next") else ""
+        screen.out(f"  {told['place']} of {told['waiting']} in the queue{next_try}")
+    if told.get("replicas_waiting", 0) > 1:
+        some = ", ".join(map(str, told["replicas"][:SHOWN_REPLICAS]))
+        more = "…" if told["replicas_waiting"] > SHOWN_REPLICAS else ""
+        screen.out(f"  waiting replicas: {some}{more}")
     reasons = told["reasons"]
-    if len(reasons) == 1 and reasons[0]["name"] in told["sentence"]:
-        return  # it was just said
-    for reason in reasons:
-        screen.out(f"  {reason['name']}: {reason['sentence']}")
-    if told["more"]:
-        screen.out(f"  … and {told['more']} more")
+    if not (len(reasons) == 1 and reasons[0]["name"] in told["sentence"]):  # else it was just said
+        for reason in reasons:
+            screen.out(f"  {reason['name']}: {reason['sentence']}")
+        if told["more"]:
+            screen.out(f"  … and {told['more']} more")
+    for offer in told.get("offers", ()):
+        penalty = f", penalty {offer['penalty']:.1f}" if offer["penalty"] >= LEAST_PENALTY else ""
+        screen.out(f"  {offer['offer']}, {offer['price']:g} an hour{penalty}: {offer['sentence']}")
+    if told.get("more_offers"):
+        screen.out(f"  … and {told['more_offers']} more offers")
 
 
 @command(
@@ -166,6 +197,38 @@ def stop(session: Session, runs: tuple[str, ...], everything: bool, abort: bool,
     for each in stopped:
         late = "  had ended already" if run.finished(each) else ""
         screen.out(f"{each['name']}  {screen.state(each['status'])}{late}")
+
+
+@command(
+    "retry",
+    short_help="Do again what failed of a run.",
+    example="""
+    stoker retry train-1
+    stoker retry sweep --json | jq .counts.total
+    """,
+)
+@run_argument
+@json_option
+@pass_session
+def retry(session: Session, run: str, as_json: bool) -> None:
+    """Do again what did not get done of a finished run, be it that it failed or that it was stopped.
+
+    It is a new run of the same name; of a run of many jobs it has only those replicas that are not done, under the
+    numbers that they had. The old run and its logs stay.
+    """
+    from uuid import uuid4
+
+    from stoker.client import run as runs
+
+    with suggesting(session, run):
+        again = runs.retry(session.client, run, key=str(uuid4()))
+    if as_json:
+        screen.show_json(again)
+        return
+    total = again["counts"]["total"]
+    many = f"  {total} jobs of it are done again" if total > 1 else ""
+    screen.out(f"{again['name']}  {screen.state(again['status'])}{many}")
+    screen.note(f"`stoker logs -f {again['name']}` shows its log.")
 
 
 def confirm(question: str, yes: bool, *, default: bool = False) -> None:

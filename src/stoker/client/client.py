@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from stoker.client.config import Config
-from stoker.core.errors import Broken, Conflict, NotFound, StokerError, Unavailable, UserError
+from stoker.core.errors import Broken, Conflict, Gone, NotFound, StokerError, Unavailable, UserError
 
 Json = dict[str, Any]
 CONNECT_S: Final = 5.0
@@ -242,7 +242,7 @@ def error_of(reply: Reply) -> StokerError:
         )
     if status >= 500:
         return Broken(message or f"The server failed ({status}).", hint=hint or "Its log says why.", code=code)
-    kind = {404: NotFound, 409: Conflict}.get(status, UserError)
+    kind = {404: NotFound, 409: Conflict, 410: Gone}.get(status, UserError)
     return kind(message or f"The server refused it ({status}).", hint=hint, code=code)
 
 

@@ -1,37 +1,132 @@
 """From a file that a person wrote to what the server is sent.
 
 The models that check a configuration take a quarter of a second to import, and the server checks it anyway. So the
-file is only read here; when the server refuses it, or there is none to ask, the same models are asked here, where the
-lines are known.
+file is only read here, merged with a profile and filled in; when the server refuses it, or there is none to ask, the
+same models are asked here, where the lines are known.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stoker.client.client import Json
+from stoker.client.expression import Filler
+from stoker.client.profile import Profile, merged
 from stoker.core.errors import UserError
+
+if TYPE_CHECKING:
+    from stoker.wire.yaml import Pairs
 
 AS_WRITTEN: Final = ("commands", "setup", "env")
 """As in `wire/configuration.py`: below these, `true` is a word."""
+INSIDE: Final = "groups"
 
 
-def read(text: bytes, where: str, environ: Mapping[str, str]) -> Json:
-    """What the file says, with the caller's variables filled in; whether it makes sense is the server's to say."""
-    from stoker.wire.yaml import BadYaml, Pairs, as_written, compose, plain
+class Source(NamedTuple):
+    """A file, or the part of one, that has a say."""
+
+    where: str
+    root: "Pairs"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What is sent, and where each part of it stands."""
+
+    given: Json
+    sources: tuple[Source, ...]
+    """The first wins."""
+
+    def place(self, path: Sequence[str | int]) -> tuple[str, int]:
+        """Of what stands at this path: the file that says most of it, and its line there."""
+        from stoker.wire.yaml import depth_of, line_of
+
+        best = max(self.sources, key=lambda one: depth_of(one.root, path))
+        return best.where, line_of(best.root, path)
+
+    def refuse(self, path: Sequence[str | int], what: str, hint: str) -> UserError:
+        where, line = self.place(path)
+        key = ".".join(map(str, path))
+        return UserError(f"{where}: line {line}: {key}: {what}.", hint=hint, code="configuration")
+
+    def explained(self) -> UserError | None:
+        """Everything that is wrong with it, with lines; None when nothing is, as far as we know."""
+        from stoker.wire.configuration import parse_any
+        from stoker.wire.model import Invalid
+
+        try:
+            parse_any(self.given)
+        except Invalid as error:
+            placed = [(self.place(_path(problem.key)), problem) for problem in error.problems]
+            order = {source.where: number for number, source in enumerate(self.sources)}
+            placed.sort(key=lambda one: (order.get(one[0][0], -1), one[0][1]))
+            told = [
+                f"{where}: {problem.model_copy(update={'line': line})}.{f' {problem.hint}' if problem.hint else ''}"
+                for (where, line), problem in placed
+            ]
+            return UserError("\n       ".join(told), code=error.code)
+        except UserError as error:
+            where, _ = self.place(())
+            return UserError(f"{where}: {error.sentence}", hint=error.hint, code=error.code)
+        return None
+
+
+def read(
+    text: bytes, where: str, environ: Mapping[str, str], words: Sequence[str] = (), profile: Profile | None = None
+) -> Written:
+    """What the file says over its profile, with the caller's variables and words filled in; whether it makes sense is
+    the server's to say."""
+    from stoker.wire.yaml import BadYaml, Pairs, compose
 
     try:
         root = compose(text)
     except BadYaml as error:
         raise UserError(f"{where}: {error.sentence}", hint=error.hint, code=error.code) from None
     if not isinstance(root, Pairs):
-        raise explained(text, where, environ) or UserError(f"{where}: expected a map.")
-    given = {key: as_written(node) if key in AS_WRITTEN else plain(node) for key, node in root.nodes.items()}
-    if "env" in given:
-        try:
-            given["env"] = filled(given["env"], environ)
-        except KeyError as missing:
-            raise explained(text, where, environ) or unset(str(missing.args[0])) from None
-    return given
+        what = "expected a map with `type: task`, `commands` and so on"
+        raise UserError(f"{where}: line {root.line}: {what}.", code="configuration")
+    written = Written(_plain(root), (Source(where, root),))
+    if written.given.get("type", "task") != "task":
+        return written
+    if profile is not None:
+        given = merged(_plain(profile.node), written.given)
+        written = Written(given, (*written.sources, Source(profile.where, profile.node)))
+    return _filled(written, environ, words)
+
+
+def alone(profile: Profile, environ: Mapping[str, str]) -> Written:
+    """A profile without a file: what it says lies under flags, in which nothing is an expression."""
+    return _filled(Written(_plain(profile.node), (Source(profile.where, profile.node),)), environ, ())
+
+
+def _plain(root: "Pairs") -> Json:
+    from stoker.wire.yaml import keyed
+
+    return keyed(root, AS_WRITTEN, INSIDE)
+
+
+def _filled(written: Written, environ: Mapping[str, str], words: Sequence[str]) -> Written:
+    filler = Filler(environ, words, written.refuse)
+    given = filler.fill(written.given)
+    if words and "run.args" not in filler.used:
+        raise UserError(
+            f"{written.sources[0].where}: nothing in it takes the words behind --.",
+            hint="Write ${{ run.args }} where they belong, for example behind a command.",
+            code="configuration",
+        )
+    written = replace(written, given=given)
+    groups = given.get(INSIDE)
+    try:
+        for one in (given, *(groups if isinstance(groups, list) else ())):
+            if isinstance(one, dict) and "env" in one:
+                one["env"] = filled(one["env"], environ)
+    except KeyError as missing:
+        raise written.explained() or unset(str(missing.args[0]), written.place(("env",))[0]) from None
+    return written
+
+
+def _path(key: str) -> tuple[str | int, ...]:
+    return tuple(int(step) if step.isdecimal() else step for step in key.split(".")) if key else ()
 
 
 def filled(env: Any, environ: Mapping[str, str]) -> Any:
@@ -44,20 +139,6 @@ def filled(env: Any, environ: Mapping[str, str]) -> Any:
     return env
 
 
-def unset(name: str) -> UserError:
-    return UserError(f"env: {name} is not set where you call.", hint=f"Set it, or write {name}=value.")
-
-
-def explained(text: bytes, where: str, environ: Mapping[str, str]) -> UserError | None:
-    """Everything that is wrong with it, with lines; None when nothing is, as far as we know."""
-    from stoker.wire.configuration import load, with_env
-    from stoker.wire.model import Invalid
-
-    try:
-        with_env(load(text), environ)
-    except Invalid as error:
-        told = [f"{where}: {problem}.{f' {problem.hint}' if problem.hint else ''}" for problem in error.problems]
-        return UserError("\n       ".join(told), code=error.code)
-    except UserError as error:
-        return UserError(f"{where}: {error.sentence}", hint=error.hint, code=error.code)
-    return None
+def unset(name: str, where: str = "") -> UserError:
+    said = f"{where}: env: {name}" if where else f"env: {name}"
+    return UserError(f"{said} is not set where you call.", hint=f"Set it, or write {name}=value.")

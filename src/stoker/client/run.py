@@ -38,6 +38,17 @@ def get(client: Client, name: str) -> Json:
     return run
 
 
+def jobs(client: Client, name: str, *, most: int = 0, **filters: Any) -> Iterator[Json]:
+    """The latest submission of each, by replica and node."""
+    return client.items(client.at("runs", name, "jobs"), {"latest": True, **filters}, most=most)
+
+
+def retry(client: Client, name: str, *, key: str) -> Json:
+    """The new run, which does again what did not get done."""
+    run: Json = client.post(client.at("runs", name, "retry"), key=key)
+    return run
+
+
 def stop(client: Client, names: Iterable[str], *, abort: bool) -> list[Json]:
     stopped: list[Json] = client.post(client.at("runs", "stop"), {"runs": list(names), "abort": abort})["items"]
     return stopped
@@ -55,6 +66,17 @@ def delete(client: Client, name: str) -> None:
 def why(client: Client, name: str) -> Json:
     told: Json = client.get(client.at("runs", name, "why"))
     return told
+
+
+def trigger(client: Client, name: str) -> Json:
+    told: Json = client.post(client.at("runs", name, "trigger"), {})
+    return told
+
+
+def steer(client: Client, name: str, act: str) -> Json:
+    """`pause` or `resume` its schedule, `hold` or `release` it; the run as it is then."""
+    run: Json = client.post(client.at("runs", name, act), {})
+    return run
 
 
 def wait(

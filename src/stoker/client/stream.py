@@ -19,20 +19,23 @@ class Said:
 
 
 def events(response: HTTPResponse) -> Iterator[Said]:
-    """One after the other until the server closes the stream; a stream that breaks raises `Unreachable`."""
-    event, last_id, data = "message", "", b""
+    """One after the other until the server closes the stream; a stream that breaks raises `Unreachable`.
+
+    One without data only says how far the stream is.
+    """
+    event, last_id, data, moved = "message", "", b"", False
     with response:
         while line := _line(response):
             field, _, value = line.rstrip(b"\r\n").partition(b":")
             value = value.removeprefix(b" ")
             if field == b"" and not value and b":" not in line:
-                if data or event != "message":
+                if data or event != "message" or moved:
                     yield Said(event, last_id, data)
-                event, data = "message", b""
+                event, data, moved = "message", b"", False
             elif field == b"event":
                 event = value.decode()
             elif field == b"id":
-                last_id = value.decode()
+                last_id, moved = value.decode(), True
             elif field == b"data":
                 data = data + b"\n" + value if data else value
 

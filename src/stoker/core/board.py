@@ -11,10 +11,9 @@ from typing import NamedTuple
 from stoker.core.block import Misfit, need, pick
 from stoker.core.gang import Gang, InstanceRoom
 from stoker.core.ids import FleetId, InstanceId, JobId, ProjectId
-from stoker.core.offer import FleetRoom, Offer, rank
+from stoker.core.offer import FleetRoom, Offer, Site, rank
 from stoker.core.resources import Capacity, Request
 
-Site = tuple[str, str] | None  # backend and location
 READY, COMING, NEW = range(3)
 
 
@@ -32,6 +31,7 @@ class Seat:
     project_id: ProjectId | None = None
     instance_id: InstanceId | None = None
     offer: Offer | None = None
+    site: Site = None
     lasting: int = 0
     kept_for: Gang | None = None
     jobs: list[tuple[JobId, int]] = field(default_factory=list)
@@ -40,17 +40,13 @@ class Seat:
     def __post_init__(self) -> None:
         self.free_count = self.free.bit_count()
 
-    @property
-    def site(self) -> Site:
-        """Where a new machine will be; nodes that are launched for one gang must reach each other."""
-        return (self.offer.backend, self.offer.location) if self.offer else None
-
 
 class Scope(NamedTuple):
     """Where a gang is looked for a place."""
 
     fleets: frozenset[FleetId | None] | None  # None: all
     project_id: ProjectId | None
+    site: Site = None  # where the nodes of a gang are looked for, so that they reach each other; None: anywhere
 
     def admits(self, fleet_id: FleetId | None, only: ProjectId | None) -> bool:
         """Whether an instance of this fleet, which serves that project only, is open to it."""
@@ -86,6 +82,7 @@ class Board:
         self.machines: list[tuple[Capacity, int]] = []
         self._needs: dict[tuple[int, int, bool], int | Misfit] = {}
         self._requests: dict[Request, int] = {}
+        self._by_identity: dict[int, tuple[Request, int]] = {}
         self.requests: list[Request] = []
         self.instances = sorted(instances, key=lambda room: room.id.int)
         self.fleets = sorted(fleets, key=lambda fleet: fleet.fleet_id.int)
@@ -93,18 +90,25 @@ class Board:
         self.nodes_left = {fleet.fleet_id: fleet.nodes_left for fleet in self.fleets}
         self.searched = 0  # moves tried by searches, over the whole plan
         self.stock = [offer.available for offer in self.offers]
-        self._served = frozenset(room.project_id for room in self.instances)
+        self._served = {room.project_id for room in self.instances} | {fleet.project_id for fleet in self.fleets}
         self.seats = [self._seat(order, room) for order, room in enumerate(self.instances)]
         self.open = [
             seat for seat, room in zip(self.seats, self.instances, strict=True) if not room.barred and seat.free
         ]
-        self.offer_kinds = [self.kind(offer.capacity, offer.blocks) for offer in self.offers]
-        self.launchable = [
-            Launchable(fleet, offer, place, self.offer_kinds[place])
+        self.refusals = {
+            (fleet.fleet_id, place): fleet.refuses(offer)
             for place, offer in enumerate(self.offers)
             for fleet in self.fleets
-            if not fleet.refuses(offer)
+        }
+        self.launchable = [
+            Launchable(fleet, divided, place, self.kind(divided.capacity, divided.blocks))
+            for place, offer in enumerate(self.offers)
+            for fleet in self.fleets
+            if not self.refusals[fleet.fleet_id, place]
+            for divided in (fleet.divided(offer),)
         ]
+        self.clusters = {fleet.fleet_id for fleet in self.fleets if fleet.cluster}
+        self.founded: dict[FleetId, tuple[Site, int]] = {}  # clusters whose site this plan chose, with launches there
 
     @property
     def can_launch(self) -> bool:
@@ -116,7 +120,7 @@ class Board:
         tier = READY if room.ready else COMING
         return Seat(
             order, tier, kind, blocks.capacity, blocks.total, blocks.free, room.fleet_id, room.project_id, room.id,
-            lasting=room.lasting,
+            site=room.site, lasting=room.lasting,
         )  # fmt: skip
 
     def kind(self, capacity: Capacity, total: int) -> int:
@@ -126,9 +130,14 @@ class Board:
         return found
 
     def number(self, request: Request) -> int:
+        """Most gangs share a few objects, and comparing these costs more than all the rest of a look at a gang."""
+        known = self._by_identity.get(id(request))
+        if known is not None and known[0] is request:
+            return known[1]
         found = self._requests.setdefault(request, len(self.requests))
         if found == len(self.requests):
             self.requests.append(request)
+        self._by_identity[id(request)] = (request, found)
         return found
 
     def need(self, request: int, kind: int, whole: bool) -> int | Misfit:
@@ -143,12 +152,27 @@ class Board:
         return gang.project_id if gang.project_id in self._served else None
 
     def scopes(self, gang: Gang) -> Sequence[Scope]:
-        """Where to look: a single job wherever it may go, several within one fleet, so that they reach each other."""
+        """Where to look: a single job wherever it may go, several at one site of one fleet: they must reach each other.
+
+        Sites where machines are come before those where only new ones could be.
+        """
         allowed: frozenset[FleetId | None] | None = None if gang.fleets is None else frozenset(gang.fleets)
         if len(gang.jobs) <= 1:
             return [Scope(allowed, gang.project_id)]
-        there = dict.fromkeys([*(fleet.fleet_id for fleet in self.fleets), *(seat.fleet_id for seat in self.seats)])
-        return [Scope(frozenset([fleet]), gang.project_id) for fleet in there if allowed is None or fleet in allowed]
+        fleets: list[FleetId | None] = [fleet.fleet_id for fleet in self.fleets]
+        fleets += [seat.fleet_id for seat in self.seats]
+        sites: dict[FleetId | None, dict[Site, None]] = {fleet: {} for fleet in fleets}
+        for seat in self.seats:
+            sites[seat.fleet_id][seat.site] = None
+        for launch in self.launchable:
+            sites[launch.fleet.fleet_id][launch.offer.site] = None
+        return [
+            Scope(frozenset([fleet]), gang.project_id, site)
+            for fleet, places in sites.items()
+            if allowed is None or fleet in allowed
+            # What says nothing of its site is looked at with every one that is named.
+            for site in _named(places)
+        ]
 
     def best(self, request: int, whole: bool, scope: Scope, site: Site) -> Option | None:
         """The seat to prefer: ready, then coming, then new; without GPUs for a job without; then fewest blocks left."""
@@ -170,7 +194,7 @@ class Board:
         """How many blocks the request would take here, by number alone; 0: it must not or cannot."""
         if seat.kept_for is not None or not scope.admits(seat.fleet_id, seat.project_id):
             return 0
-        if site is not None and seat.offer is not None and seat.site != site:
+        if site is not None and seat.site is not None and seat.site != site:
             return 0
         n = self.need(request, seat.kind, whole)
         return 0 if isinstance(n, Misfit) or seat.free_count < n else n
@@ -178,11 +202,13 @@ class Board:
     def launches(self, request: int, whole: bool, scope: Scope, site: Site) -> Iterator[Option]:
         """New machines that would do, cheapest first; with a `site`, only there."""
         for launch in self.launchable:
-            if not scope.admits(launch.fleet.fleet_id, None):
+            if not scope.admits(launch.fleet.fleet_id, launch.fleet.project_id):
                 continue
             if self.nodes_left[launch.fleet.fleet_id] == 0 or self.stock[launch.stock] == 0:
                 continue
-            if site is not None and site != (launch.offer.backend, launch.offer.location):
+            if site is not None and site != launch.offer.site:
+                continue
+            if self.founded.get(launch.fleet.fleet_id, (launch.offer.site, 0))[0] != launch.offer.site:
                 continue
             n = self.need(request, launch.kind, whole)
             if not isinstance(n, Misfit):
@@ -229,7 +255,10 @@ class Board:
         assert launch is not None, "an option has a seat or a launch"
         capacity, total = self.machines[launch.kind]
         free = (1 << total) - 1
-        seat = Seat(len(self.seats), NEW, launch.kind, capacity, total, free, launch.fleet.fleet_id, offer=launch.offer)
+        seat = Seat(
+            len(self.seats), NEW, launch.kind, capacity, total, free, launch.fleet.fleet_id, launch.fleet.project_id,
+            offer=launch.offer, site=launch.offer.site,
+        )  # fmt: skip
         self.seats.append(seat)
         self.open.append(seat)
         self._count(launch, -1)
@@ -239,3 +268,12 @@ class Board:
         nodes_left, stock = self.nodes_left[launch.fleet.fleet_id], self.stock[launch.stock]
         self.nodes_left[launch.fleet.fleet_id] = None if nodes_left is None else nodes_left + change
         self.stock[launch.stock] = None if stock is None else stock + change
+        if launch.fleet.fleet_id in self.clusters and launch.fleet.site is None:
+            _, launches = self.founded.get(launch.fleet.fleet_id, (None, 0))
+            self.founded[launch.fleet.fleet_id] = (launch.offer.site, launches - change)
+            if launches == change:
+                del self.founded[launch.fleet.fleet_id]
+
+
+def _named(places: Iterable[Site]) -> list[Site]:
+    return [site for site in places if site is not None] or [None]

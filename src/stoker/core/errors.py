@@ -27,6 +27,12 @@ class Conflict(UserError):
     code = "conflict"
 
 
+class Gone(UserError):
+    """It was there, and is not kept any more."""
+
+    code = "gone"
+
+
 class Unavailable(StokerError):
     """Cannot be done now; the same call may succeed after `retry_after_s`."""
 

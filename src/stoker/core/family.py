@@ -19,7 +19,8 @@ from stoker.core.errors import Broken
 from stoker.core.evolve import evolve
 from stoker.core.ids import JobId, ProjectId, RunId, uuid7
 from stoker.core.job import JOB
-from stoker.core.job_facts import ACTIVE, FINISHED, EndAsked, GraceCut, Job, S
+from stoker.core.job_end import max_duration_at
+from stoker.core.job_facts import ACTIVE, FINISHED, EndAsked, Gathered, GraceCut, Job, S, Warn
 from stoker.core.machine import Event, Send
 from stoker.core.policy import Policy
 from stoker.core.reason import JobReason
@@ -31,6 +32,7 @@ from stoker.core.run_facts import (
     EndReplica,
     JobsChanged,
     Order,
+    Repolicy,
     Resubmit,
     Run,
     Scale,
@@ -39,6 +41,8 @@ from stoker.core.run_facts import (
 )
 from stoker.core.run_facts import S as R
 from stoker.core.schedule import next_after
+from stoker.core.startup import may_begin
+from stoker.core.warning import Deadline
 
 MAX_EVENTS = 100_000
 """More events than this from one are a loop in the tables."""
@@ -112,7 +116,9 @@ class _Stepping:
                 return
             target, event = self.queue.popleft()
             if isinstance(event, _Counted):
-                self.step_run(self.changed(self.family.jobs[event.job_id]))
+                # While it ends, one more of ten thousand that has ended means nothing; the last one does.
+                if self.family.run.state is not R.TERMINATING or not self.family.run.tally.unfinished:
+                    self.step_run(self.changed(self.family.jobs[event.job_id]))
             elif target is None:
                 self.step_run(event)
             else:
@@ -126,11 +132,21 @@ class _Stepping:
             return
         after: Job = step.record
         self.put(before, after)
+        if after.policy.nodes > 1 and after.state is not before.state and after.latest:
+            self.gather(before, after)
         for send in step.sends:
             self.send(send)
         finished = after.state is not before.state and before.state is S.TERMINATING
         if finished or counted_as(before) != counted_as(after):
             self.queue.append((None, _Counted(after.id)))
+
+    def gather(self, before: Job, after: Job) -> None:
+        """Tells the nodes that may begin by this step, and might not before it."""
+        others = [self.family.jobs[id] for id in self.replicas[after.replica] if id != after.id]
+        others = [job for job in others if job.latest]
+        if len(others) + 1 == after.policy.nodes:
+            for id in sorted(may_begin([*others, after]) - may_begin([*others, before])):
+                self.queue.append((id, Gathered()))
 
     def send(self, send: Send) -> None:
         # To itself at the head: a job that is released finishes before anybody looks at it.
@@ -215,6 +231,8 @@ class _Stepping:
                 for job in jobs:
                     if job.state is S.TERMINATING:
                         self.step_job(job.id, GraceCut())
+            case Repolicy():
+                self.repolicy([job for job in jobs if job.state not in FINISHED])
             case EndReplica(replica=replica, budget=budget):
                 self.end_replica([job for job in jobs if job.latest and job.replica == replica], budget)
             case Resubmit(in_place=in_place):
@@ -234,6 +252,18 @@ class _Stepping:
                 self.step_job(job.id, ask)
             elif job.fate is Fate.DONE:
                 self.amend(job, fate=Fate.RETRY, budget=budget)
+
+    def repolicy(self, jobs: list[Job]) -> None:
+        """Saved, so that their deadlines are computed anew."""
+        policy = self.family.run.policy
+        for job in jobs:
+            # The time in which it was held does not count as waiting for a machine.
+            released = job.state is S.SUBMITTED and job.policy.hold and not policy.hold
+            self.amend(job, policy=policy, entered_at=self.now if released else job.entered_at)
+            if job.state is S.RUNNING and job.policy.max_duration_s != policy.max_duration_s:
+                # Its runner counts too, also while the server is away.
+                after = self.family.jobs[job.id]
+                self.outcome.wishes.append(Wish("job", after, Warn(max_duration_at(after), Deadline.MAX_DURATION)))
 
     def resubmit(self, in_place: bool) -> None:
         run = self.family.run
@@ -279,7 +309,7 @@ class _Stepping:
                 self.step_job(job.id, EndAsked(JobReason.SCALED_DOWN, fate=Fate.GONE))
             elif job.fate is not Fate.GONE:
                 self.amend(job, fate=Fate.GONE)
-        for replica in range(run.replicas):
+        for replica in run.policy.numbers(run.replicas):
             for node in range(run.policy.nodes):
                 job_there = latest.get((replica, node))
                 if job_there is None:

@@ -5,6 +5,7 @@ from enum import Enum
 
 from stoker.core.block import Blocks
 from stoker.core.ids import FleetId, InstanceId, JobId, ProjectId, RunId
+from stoker.core.offer import Site
 from stoker.core.resources import Request
 
 
@@ -25,6 +26,7 @@ class Gang:
     whole: bool = False  # a replica of several nodes: each job takes a whole instance
     on_no_capacity: OnNoCapacity = OnNoCapacity.QUEUE
     fleets: frozenset[FleetId] | None = None  # None: any
+    absent: tuple[str, ...] = ()  # names of fleets that it may use and that are not there any more
     ready: bool = True  # False: an earlier submission of it has not finished yet
     project_id: ProjectId | None = None
 
@@ -56,3 +58,4 @@ class InstanceRoom:
     lasting: int = 0  # blocks held by jobs without an end (services): waiting does not free them
     name: str = ""  # as people know it
     project_id: ProjectId | None = None  # the only one that it serves; None: any
+    site: Site = None  # where it is; the nodes of one gang are all at one site

@@ -4,164 +4,33 @@ The row exists before a provider is asked, and stays unfinished until the provid
 agent, or a person) confirms that the machine is gone: nothing we started is ever forgotten.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
-
 from stoker.core.block import Blocks
-from stoker.core.ids import FleetId, InstanceId
+from stoker.core.instance_facts import (
+    COMING,
+    LIVE,
+    UP,
+    CordonAsked,
+    DeleteAsked,
+    Destroy,
+    Destroyed,
+    Divided,
+    DrainAsked,
+    Gone,
+    Heard,
+    Instance,
+    Launched,
+    PreemptionNoticed,
+    Refused,
+    S,
+    ShimAnswered,
+    Silent,
+    TellJobs,
+    Tidings,
+    Unwanted,
+)
 from stoker.core.job_facts import Freed, Taken
 from stoker.core.limits import LAUNCH_S, LEAVING_GRACE_S, PROVIDER_SILENCE_S
-from stoker.core.machine import Effect, Event, Machine, Row, Then, TimeUp, ask, pairs, rows, stay
-from stoker.core.resources import Capacity
-
-
-class S(StrEnum):
-    PENDING = "PENDING"
-    PROVISIONING = "PROVISIONING"
-    IDLE = "IDLE"
-    BUSY = "BUSY"
-    TERMINATING = "TERMINATING"
-    TERMINATED = "TERMINATED"
-
-
-COMING = (S.PENDING, S.PROVISIONING)
-UP = (S.IDLE, S.BUSY)
-LIVE = (*COMING, *UP)
-
-
-@dataclass(frozen=True)
-class Instance:
-    id: InstanceId
-    fleet_id: FleetId | None
-    backend: str
-    blocks: Blocks
-    state: S = S.PENDING
-    attempt: int = 0
-    version: int = 0
-    entered_at: float = 0.0
-    owned: bool = False
-    """A host of the user's: it is never destroyed, and may be silent without end."""
-    shim: bool = True
-    handle: str = ""
-    unreachable_since: float | None = None
-    health: str = ""
-    cordoned: bool = False
-    drain_at: float | None = None
-    """Set while draining: jobs that are still there at this moment are interrupted."""
-    destroy_at: float | None = None
-    """Set while TERMINATING with jobs on it: until then they may stop in good order."""
-    provisioning_limit_s: float = 600.0
-    price: float = 0.0
-    spot: bool = False
-    message: str = ""
-
-    @property
-    def phase(self) -> str:
-        return self.state
-
-    @property
-    def open(self) -> bool:
-        """May a job be placed here?"""
-        return self.state in LIVE and not self.cordoned and self.unreachable_since is None
-
-
-# Facts.
-
-
-@dataclass(frozen=True, slots=True)
-class Launched(Event):
-    """The provider accepted the launch, or the SSH host was reached."""
-
-    handle: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refused(Event):
-    """The provider refused: no capacity, denied. It may have created something all the same."""
-
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ShimAnswered(Event):
-    capacity: Capacity | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Silent(Event):
-    """Its shim does not answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Heard(Event):
-    """Its shim answers again."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreemptionNoticed(Event):
-    """The provider will take the machine back after `notice_s`."""
-
-    notice_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Gone(Event):
-    """The provider, or a person, says that the machine is gone."""
-
-    message: str = "the machine is gone"
-
-
-@dataclass(frozen=True, slots=True)
-class CordonAsked(Event):
-    on: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class DrainAsked(Event):
-    deadline_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteAsked(Event):
-    force: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Unwanted(Event):
-    """Its fleet does not want it any more: idle too long, does not fit, the fleet is deleted."""
-
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Destroyed(Event):
-    """Confirmed: the machine is gone, or our agent and its traces are."""
-
-
-# Wishes.
-
-
-@dataclass(frozen=True, slots=True)
-class Launch(Effect):
-    """Ask the provider for the machine; keyed by our id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Destroy(Effect):
-    """Find whatever carries our tag and destroy it, until that is confirmed."""
-
-
-class Tidings(StrEnum):
-    PLACED = "placed"
-    INTERRUPTED = "interrupted"
-    GONE = "gone"
-
-
-@dataclass(frozen=True, slots=True)
-class TellJobs(Effect):
-    """Tell the jobs on this instance. A wish, not a send: runs are locked before instances."""
-
-    tidings: str
+from stoker.core.machine import Event, Machine, Row, Then, TimeUp, ask, pairs, rows, stay
 
 
 def take(instance: Instance, event: Taken, now: float) -> Then:
@@ -176,7 +45,7 @@ def give(instance: Instance, event: Freed, now: float) -> Then:
 
 
 def launched(instance: Instance, event: Launched, now: float) -> Then:
-    return ask(TellJobs(Tidings.PLACED), handle=event.handle)
+    return ask(TellJobs(Tidings.PLACED), handle=event.handle, launched_at=now)
 
 
 def answered(instance: Instance, event: ShimAnswered, now: float) -> Then:
@@ -199,31 +68,47 @@ def keep_handle(instance: Instance, event: Launched, now: float) -> Then:
 
 def cordon(instance: Instance, event: CordonAsked, now: float) -> Then:
     drain_at = instance.drain_at if event.on else None
-    return ask(cordoned=event.on, drain_at=drain_at, note="cordoned" if event.on else "open again")
+    told = (TellJobs(Tidings.DRAINING),) if drain_at != instance.drain_at else ()
+    return ask(*told, cordoned=event.on, drain_at=drain_at, note="cordoned" if event.on else "open again")
 
 
 def drain(instance: Instance, event: DrainAsked, now: float) -> Then:
-    return ask(cordoned=True, drain_at=event.deadline_at, note="draining")
+    return ask(TellJobs(Tidings.DRAINING), cordoned=True, drain_at=event.deadline_at, note="draining")
 
 
-def end(instance: Instance, message: str, now: float, grace_s: float) -> Then:
-    """Jobs on it get their grace before the machine is destroyed."""
-    tell = TellJobs(Tidings.INTERRUPTED)
-    if grace_s > 0 and instance.blocks.held:
-        return ask(tell, message=message, note=message, destroy_at=now + grace_s)
-    return ask(tell, Destroy(), message=message, note=message)
+def redivide(instance: Instance, event: Divided, now: float) -> Then:
+    note = f"divided into {event.total} blocks"
+    return ask(blocks=Blocks(instance.blocks.capacity, event.total), note=note)
+
+
+def end(
+    instance: Instance,
+    message: str,
+    now: float,
+    grace_s: float,
+    *,
+    failed: bool = False,
+    tidings: Tidings = Tidings.INTERRUPTED,
+) -> Then:
+    """Jobs on it get their grace before the machine is destroyed; on one that is still coming nothing runs yet."""
+    failed_at = now if failed else instance.failed_at
+    if grace_s > 0 and instance.blocks.held and instance.state in UP:
+        return ask(TellJobs(tidings), message=message, note=message, failed_at=failed_at, destroy_at=now + grace_s)
+    return ask(TellJobs(Tidings.INTERRUPTED), Destroy(), message=message, note=message, failed_at=failed_at)
 
 
 def end_refused(instance: Instance, event: Refused, now: float) -> Then:
-    return end(instance, event.message or "the provider refused", now, 0)
+    return end(instance, event.message or "the provider refused", now, 0, failed=True)
 
 
 def end_gone(instance: Instance, event: Gone, now: float) -> Then:
-    return ask(TellJobs(Tidings.GONE), Destroy(), destroy_at=None, message=event.message, note=event.message)
+    return ask(
+        TellJobs(Tidings.GONE), Destroy(), destroy_at=None, failed_at=now, message=event.message, note=event.message
+    )
 
 
 def end_preempted(instance: Instance, event: PreemptionNoticed, now: float) -> Then:
-    return end(instance, "preempted", now, event.notice_s)
+    return end(instance, "preempted", now, event.notice_s, failed=True, tidings=Tidings.NOTICED)
 
 
 def end_deleted(instance: Instance, event: DeleteAsked, now: float) -> Then:
@@ -245,11 +130,11 @@ def end_drained_last(instance: Instance, event: Freed, now: float) -> Then:
 def end_unanswered(instance: Instance, event: TimeUp, now: float) -> Then:
     """Like a refusal: a provider that does not answer may yet create what it was asked for."""
     who = "shim" if instance.state is S.PROVISIONING else "host" if instance.owned else "provider"
-    return end(instance, f"no {who} answered within {answer_limit_s(instance):g} s", now, 0)
+    return end(instance, f"no {who} answered within {answer_limit_s(instance):g} s", now, 0, failed=True)
 
 
 def end_lost(instance: Instance, event: TimeUp, now: float) -> Then:
-    return end(instance, f"unreachable for {PROVIDER_SILENCE_S:g} s", now, 0)
+    return end(instance, f"unreachable for {PROVIDER_SILENCE_S:g} s", now, 0, failed=True)
 
 
 def destroy_now(instance: Instance, event: TimeUp, now: float) -> Then:
@@ -262,7 +147,8 @@ def destroy_empty(instance: Instance, event: Freed, now: float) -> Then:
 
 def bury(instance: Instance, event: Event, now: float) -> Then:
     """What still stood on it fell with it: the jobs are told, and release nothing any more."""
-    return ask(TellJobs(Tidings.GONE), blocks=Blocks(instance.blocks.capacity, instance.blocks.total), destroy_at=None)
+    empty = Blocks(instance.blocks.capacity, instance.blocks.total)
+    return ask(TellJobs(Tidings.GONE), blocks=empty, destroy_at=None, ended_at=now)
 
 
 # When rows apply.
@@ -302,6 +188,10 @@ def forced(instance: Instance, event: DeleteAsked, now: float) -> bool:
 
 def unheld(instance: Instance, event: Event, now: float) -> bool:
     return not instance.blocks.held
+
+
+def divided_otherwise(instance: Instance, event: Divided, now: float) -> bool:
+    return instance.blocks.total != event.total
 
 
 def cordon_changes(instance: Instance, event: CordonAsked, now: float) -> bool:
@@ -354,7 +244,7 @@ def deadline(instance: Instance) -> float | None:
 
 
 EVENTS = (Taken, Freed, Launched, Refused, ShimAnswered, Silent, Heard, PreemptionNoticed, Gone, CordonAsked,
-          DrainAsked, DeleteAsked, Unwanted, Destroyed, TimeUp)  # fmt: skip
+          DrainAsked, DeleteAsked, Unwanted, Divided, Destroyed, TimeUp)  # fmt: skip
 
 INSTANCE: Machine[Instance] = Machine("instance", (S.PENDING,), (
     #   from            event              to              then              when
@@ -372,6 +262,7 @@ INSTANCE: Machine[Instance] = Machine("instance", (S.PENDING,), (
     Row(S.IDLE,         Unwanted,          S.TERMINATING,  end_unwanted),
     Row(S.IDLE,         DeleteAsked,       S.TERMINATING,  end_deleted),
     Row(S.IDLE,         DrainAsked,        S.TERMINATING,  end_drained),
+    Row(S.IDLE,         Divided,           S.IDLE,         redivide,         divided_otherwise),
     Row(S.BUSY,         Taken,             S.BUSY,         take,             has_room),
     Row(S.BUSY,         Freed,             S.TERMINATING,  end_drained_last, last_while_draining),
     Row(S.BUSY,         Freed,             S.IDLE,         give,             last),
@@ -393,7 +284,7 @@ INSTANCE: Machine[Instance] = Machine("instance", (S.PENDING,), (
     Row(S.TERMINATING,  Destroyed,         S.TERMINATED,   bury),
 ), stale=(
     pairs((S.TERMINATED,), *(event for event in EVENTS if event is not Taken))
-    | pairs(LIVE, Freed, Unwanted, CordonAsked, Silent, Heard, TimeUp)
+    | pairs(LIVE, Freed, Unwanted, Divided, CordonAsked, Silent, Heard, TimeUp)
     | pairs((*UP, S.PROVISIONING), Launched, Refused)
     | pairs((*UP, S.PENDING), ShimAnswered)
     | pairs((S.TERMINATING,), *(event for event in EVENTS if event not in (Taken, Destroyed)))

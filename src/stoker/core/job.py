@@ -11,6 +11,7 @@ from stoker.core.job_end import (
     cut_grace,
     deadline,
     end,
+    ended_unnoticed,
     ends_aborted,
     ends_done,
     ends_failed,
@@ -25,13 +26,16 @@ from stoker.core.job_end import (
     not_exited,
     note_exit,
     note_gone,
+    note_limit,
     on_that_machine,
     passed,
     silence_at,
     start_timeout_at,
     stopped,
+    stopped_by_limit,
     stopped_itself,
     stopping,
+    stopping_one_that_ended,
     stopping_too_long,
     that_step,
     unregistered_or_not,
@@ -44,9 +48,11 @@ from stoker.core.job_facts import (
     PLACED,
     AgentFailed,
     CleanedUp,
+    Draining,
     EndAsked,
     Exited,
     Freed,
+    Gathered,
     GraceCut,
     Heard,
     InstanceGone,
@@ -65,6 +71,17 @@ from stoker.core.job_facts import (
     Taken,
     TaskAccepted,
 )
+from stoker.core.job_leave import (
+    after_warning,
+    await_drain,
+    await_leave,
+    drain_is_news,
+    end_leaving,
+    end_warned,
+    run,
+    time_to_leave,
+    warned_first,
+)
 from stoker.core.machine import Event, Machine, Row, Send, Then, TimeUp, ask, pairs, rows, stay
 from stoker.core.reason import JobReason
 
@@ -77,10 +94,11 @@ def reserve(job: Job, event: Reserved, now: float) -> Then:
 
 
 def provision(job: Job, event: Placed, now: float) -> Then:
-    effect = StartTask() if event.shim else SubmitJob()
+    alone = job.policy.nodes == 1
+    effects = (StartTask(alone),) if event.shim else (SubmitJob(),) if alone else ()
     taken = () if job.instance_id else (Send("instance", event.instance_id, Taken(job.id, event.blocks)),)
     return ask(
-        effect, sends=taken, note=f"on {event.where}" if event.where else "", instance_id=event.instance_id,
+        *effects, sends=taken, note=f"on {event.where}" if event.where else "", instance_id=event.instance_id,
         blocks=event.blocks, owned=event.owned, shim=event.shim,
     )  # fmt: skip
 
@@ -98,8 +116,13 @@ def submit(job: Job, event: TaskAccepted, now: float) -> Then:
     return ask(SubmitJob(), unreachable_since=None)
 
 
-def run(job: Job, event: RunnerAccepted, now: float) -> Then:
-    return ask(running_at=now, unreachable_since=None)
+def gather(job: Job, event: TaskAccepted, now: float) -> Then:
+    return ask(unreachable_since=None)
+
+
+def begin(job: Job, event: Gathered, now: float) -> Then:
+    # What it waited for the others is not taken from its runner's time.
+    return ask(SubmitJob(), entered_at=now)
 
 
 def mark_silent(job: Job, event: Silent, now: float) -> Then:
@@ -122,8 +145,13 @@ def end_exited(job: Job, event: Exited, now: float) -> Then:
     return end(job, reason, now, **exit_of(job, event, now))
 
 
-def end_failed(job: Job, event: AgentFailed | LimitExceeded, now: float) -> Then:
+def end_failed(job: Job, event: AgentFailed, now: float) -> Then:
     return end(job, event.reason, now, message=event.message)
+
+
+def end_limit(job: Job, event: LimitExceeded, now: float) -> Then:
+    exited = {} if event.ended is None else exit_of(job, event.ended, now)
+    return end(job, event.reason, now, message=event.message, **exited)
 
 
 def end_interrupted(job: Job, event: Interrupted | InstanceGone, now: float) -> Then:
@@ -156,11 +184,11 @@ def end_asked(job: Job, event: EndAsked, now: float) -> Then:
 
 
 def unplaced(job: Job, event: Event, now: float) -> bool:
-    return job.instance_id is None
+    return job.instance_id is None and not job.policy.hold
 
 
 def unplaced_or_there(job: Job, event: Placed, now: float) -> bool:
-    return job.instance_id is None or job.instance_id == event.instance_id
+    return unplaced(job, event, now) or job.instance_id == event.instance_id
 
 
 def there(job: Job, event: Interrupted | InstanceGone, now: float) -> bool:
@@ -169,6 +197,10 @@ def there(job: Job, event: Interrupted | InstanceGone, now: float) -> bool:
 
 def there_and_not_queued(job: Job, event: Interrupted | InstanceGone, now: float) -> bool:
     return job.instance_id == event.instance_id and job.policy.on_no_capacity is OnNoCapacity.FAIL
+
+
+def alone(job: Job, event: TaskAccepted, now: float) -> bool:
+    return job.policy.nodes == 1
 
 
 def without_shim(job: Job, event: Event, now: float) -> bool:
@@ -207,8 +239,9 @@ def silent_too_long(job: Job, event: TimeUp, now: float) -> bool:
     return passed(silence_at(job), now)
 
 
-EVENTS = (Reserved, Placed, NoCapacity, TaskAccepted, RunnerAccepted, Exited, AgentFailed, LimitExceeded, Silent,
-          Heard, Interrupted, InstanceGone, EndAsked, GraceCut, CleanedUp, Released, TimeUp)  # fmt: skip
+EVENTS = (Reserved, Placed, NoCapacity, TaskAccepted, Gathered, RunnerAccepted, Exited, AgentFailed, LimitExceeded,
+          Silent, Heard, Draining, Interrupted, InstanceGone, EndAsked, GraceCut, CleanedUp, Released,
+          TimeUp)  # fmt: skip
 
 JOB: Machine[Job] = Machine("job", (S.SUBMITTED,), (
     #   from            event           to              then                  when
@@ -221,16 +254,23 @@ JOB: Machine[Job] = Machine("job", (S.SUBMITTED,), (
     Row(S.SUBMITTED,    InstanceGone,   S.SUBMITTED,    wait_again,           there),
     Row(S.SUBMITTED,    TimeUp,         S.TERMINATING,  end_waiting_instance, not_started_in_time),
     Row(S.SUBMITTED,    TimeUp,         S.SUBMITTED,    get_ready,            ready),
-    Row(S.PROVISIONING, TaskAccepted,   S.PULLING,      submit),
+    Row(S.PROVISIONING, TaskAccepted,   S.PULLING,      submit,               alone),
+    Row(S.PROVISIONING, TaskAccepted,   S.PULLING,      gather),
+    Row(S.PROVISIONING, Gathered,       S.PROVISIONING, begin,                without_shim),
+    Row(S.PULLING,      Gathered,       S.PULLING,      begin),
     Row(S.PROVISIONING, RunnerAccepted, S.RUNNING,      run,                  without_shim),
     Row(S.PROVISIONING, TimeUp,         S.TERMINATING,  end_waiting_instance, waited_too_long),
     Row(S.PULLING,      RunnerAccepted, S.RUNNING,      run),
     Row(S.PULLING,      TimeUp,         S.TERMINATING,  end_waiting_runner,   waited_too_long),
-    Row(S.RUNNING,      LimitExceeded,  S.TERMINATING,  end_failed),
     Row(S.RUNNING,      TimeUp,         S.TERMINATING,  end_max_duration,     ran_too_long),
     Row(S.RUNNING,      TimeUp,         S.TERMINATING,  end_unreachable,      silent_too_long),
+    Row(S.RUNNING,      TimeUp,         S.TERMINATING,  end_leaving,          time_to_leave),
+    Row(S.RUNNING,      Interrupted,    S.RUNNING,      await_leave,          warned_first),
     *rows(PLACED,       Exited,         S.TERMINATING,  end_done,             exit_zero),
+    Row(S.RUNNING,      Exited,         S.TERMINATING,  end_warned,           after_warning),
     *rows(PLACED,       Exited,         S.TERMINATING,  end_exited),
+    *rows(PLACED,       LimitExceeded,  S.TERMINATING,  end_limit),
+    *stay(PLACED,       Draining,                       await_drain,          drain_is_news),
     *rows(PLACED,       AgentFailed,    S.TERMINATING,  end_failed),
     *rows(PLACED,       Interrupted,    S.TERMINATING,  end_interrupted,      there),
     *rows(PLACED,       InstanceGone,   S.TERMINATING,  end_interrupted,      there),
@@ -240,6 +280,8 @@ JOB: Machine[Job] = Machine("job", (S.SUBMITTED,), (
     Row(S.TERMINATING,  CleanedUp,      S.TERMINATING,  clean_on,             that_step),
     Row(S.TERMINATING,  Exited,         S.TERMINATING,  stopped,              stopping),
     Row(S.TERMINATING,  Exited,         S.TERMINATING,  note_exit,            not_exited),
+    Row(S.TERMINATING,  LimitExceeded,  S.TERMINATING,  stopped_by_limit,     stopping_one_that_ended),
+    Row(S.TERMINATING,  LimitExceeded,  S.TERMINATING,  note_limit,           ended_unnoticed),
     Row(S.TERMINATING,  AgentFailed,    S.TERMINATING,  nobody_to_stop,       stopping),
     Row(S.TERMINATING,  TimeUp,         S.TERMINATING,  unregistered_or_not,  unregistering_too_long),
     Row(S.TERMINATING,  TimeUp,         S.TERMINATING,  grace_over,           stopping_too_long),
@@ -253,9 +295,9 @@ JOB: Machine[Job] = Machine("job", (S.SUBMITTED,), (
     Row(S.TERMINATING,  Released,       S.TERMINATED,   finish),
 ), stale=(
     pairs(FINISHED, *EVENTS)
-    | pairs((S.SUBMITTED,), Reserved, Placed, NoCapacity, Interrupted, InstanceGone, TimeUp, Silent, Heard)
-    | pairs(PLACED, Reserved, Placed, NoCapacity, Interrupted, InstanceGone, Silent, Heard, TimeUp)
-    | pairs((S.PROVISIONING, S.PULLING), LimitExceeded)
+    | pairs((S.SUBMITTED,), Reserved, Placed, NoCapacity, Draining, Interrupted, InstanceGone, TimeUp, Silent, Heard)
+    | pairs(PLACED, Reserved, Placed, NoCapacity, Draining, Interrupted, InstanceGone, Silent, Heard, TimeUp)
+    | pairs(ACTIVE, Gathered)
     | pairs((S.PULLING, S.RUNNING), TaskAccepted)
     | pairs((S.RUNNING,), RunnerAccepted)
     | pairs((S.TERMINATING,), *(event for event in EVENTS if event is not Released))

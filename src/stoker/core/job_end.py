@@ -14,13 +14,14 @@ from stoker.core.job_facts import (
     GraceCut,
     InstanceGone,
     Job,
+    LimitExceeded,
     Release,
     Released,
     RemoveTask,
     S,
     Unregister,
 )
-from stoker.core.limits import PROVIDER_SILENCE_S, UNREGISTER_S
+from stoker.core.limits import LAUNCH_S, PROVIDER_SILENCE_S, UNREGISTER_S
 from stoker.core.machine import Effect, Event, Send, Then, TimeUp, ask
 from stoker.core.reason import CONSEQUENCES, JobEnd, JobReason
 from stoker.core.retry import Budget, Fate, judge
@@ -78,7 +79,7 @@ def wish(job: Job, step: Cleanup, now: float, *, exited: bool) -> Effect:
         case Cleanup.UNREGISTER:
             return Unregister()
         case Cleanup.STOP:
-            return AskStop()
+            return AskStop(grace_s=job.policy.stop_duration_s)
         case Cleanup.REMOVE:
             return RemoveTask(known=exited)
         case Cleanup.DETACH:
@@ -115,6 +116,12 @@ def stopped(job: Job, event: Exited, now: float) -> Then:
     return advance(job, now, **exit_of(job, event, now))
 
 
+def stopped_by_limit(job: Job, event: LimitExceeded, now: float) -> Then:
+    """Its agent was faster than our wish to stop it."""
+    assert event.ended is not None
+    return advance(job, now, note=event.message, **exit_of(job, event.ended, now))
+
+
 def nobody_to_stop(job: Job, event: AgentFailed, now: float) -> Then:
     """Its runner has died, by a reboot for example, so nobody will tell of its exit."""
     return advance(job, now, note=event.message)
@@ -122,6 +129,11 @@ def nobody_to_stop(job: Job, event: AgentFailed, now: float) -> Then:
 
 def note_exit(job: Job, event: Exited, now: float) -> Then:
     return ask(**exit_of(job, event, now))
+
+
+def note_limit(job: Job, event: LimitExceeded, now: float) -> Then:
+    assert event.ended is not None
+    return ask(**exit_of(job, event.ended, now))
 
 
 def exit_of(job: Job, event: Exited, now: float) -> dict[str, Any]:
@@ -162,6 +174,14 @@ def finish(job: Job, event: Released, now: float) -> Then:
 
 def stopping(job: Job, event: Event, now: float) -> bool:
     return job.cleanup is Cleanup.STOP
+
+
+def stopping_one_that_ended(job: Job, event: LimitExceeded, now: float) -> bool:
+    return job.cleanup is Cleanup.STOP and event.ended is not None
+
+
+def ended_unnoticed(job: Job, event: LimitExceeded, now: float) -> bool:
+    return event.ended is not None and not job.exited
 
 
 def unregistering_too_long(job: Job, event: TimeUp, now: float) -> bool:
@@ -230,8 +250,9 @@ def max_duration_at(job: Job) -> float | None:
 
 
 def start_timeout_at(job: Job) -> float | None:
+    """It waits since it was submitted, or released; as long as it is held it waits for nothing."""
     limit_s = job.policy.start_timeout_s
-    return None if limit_s is None else job.submitted_at + limit_s
+    return None if limit_s is None or job.policy.hold else max(job.submitted_at, job.entered_at) + limit_s
 
 
 def silence_at(job: Job) -> float | None:
@@ -253,6 +274,11 @@ def cut_short(job: Job) -> bool:
     return job.remove_at != job.entered_at + job.policy.stop_duration_s
 
 
+def others_s(job: Job) -> float:
+    """How long the other nodes of its replica may take to be there; each has limits of its own."""
+    return 0.0 if job.policy.nodes == 1 else LAUNCH_S + job.policy.waiting_instance_s
+
+
 def own_clock_at(job: Job) -> float | None:
     """When the agent has certainly stopped the job by itself; only an opted-in agent ever does."""
     if job.unreachable_since is None or job.policy.disconnect is None:
@@ -268,9 +294,9 @@ def deadline(job: Job) -> float | None:
         case S.PROVISIONING:
             return job.entered_at + job.policy.waiting_instance_s
         case S.PULLING:
-            return job.entered_at + job.policy.waiting_runner_s
+            return job.entered_at + job.policy.waiting_runner_s + others_s(job)
         case S.RUNNING:
-            return earliest(max_duration_at(job), silence_at(job))
+            return earliest(max_duration_at(job), silence_at(job), job.leave_at)
         case S.TERMINATING:
             remove_at = job.remove_at if job.cleanup is Cleanup.STOP else None
             return earliest(unregister_at(job), remove_at, own_clock_at(job) if cleaned_on_host(job) else None)

@@ -60,6 +60,8 @@ class Job:
     owned: bool = True
     shim: bool = True
     running_at: float | None = None
+    leave_at: float | None = None
+    """When it is stopped because its machine leaves; its program is warned before, as its policy says."""
     unreachable_since: float | None = None
     reason: JobReason | None = None
     message: str = ""
@@ -122,6 +124,11 @@ class TaskAccepted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Gathered(Event):
+    """All nodes of its replica have their machines, and it is its turn to begin."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerAccepted(Event):
     """The runner took job spec and code."""
 
@@ -146,10 +153,12 @@ class AgentFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class LimitExceeded(Event):
-    """Somebody who measures (inactivity, utilisation) found a limit exceeded."""
+    """Somebody who measures (time, silence, inactivity, utilisation) found a limit exceeded."""
 
     reason: JobReason
     message: str = ""
+    ended: Exited | None = None
+    """How its commands ended, where an agent has stopped them by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +177,17 @@ class Interrupted(Event):
 
     instance_id: InstanceId
     message: str = ""
+    leaves_at: float | None = None
+    """Given with a notice: until then it is there. None: nobody may count on it any more."""
+    notice_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Draining(Event):
+    """Its machine is drained: whoever is still there at that moment is interrupted. None: not any more."""
+
+    instance_id: InstanceId
+    drain_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +247,9 @@ class Freed(Event):
 class StartTask(Effect):
     """Give the task to the shim."""
 
+    alone: bool = True
+    """Its job may be given to the runner at once: no other node has to be there first."""
+
 
 @dataclass(frozen=True, slots=True)
 class SubmitJob(Effect):
@@ -239,8 +262,18 @@ class Unregister(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class Warn(Effect):
+    """Tell the runner when the job will be ended and why, so that it warns the program. None: it will not be."""
+
+    at: float | None
+    deadline: str
+
+
+@dataclass(frozen=True, slots=True)
 class AskStop(Effect):
-    """Ask the runner to stop; its end is news of its own."""
+    """Ask the runner to stop; its end is news of its own. Its grace may have changed since it was started."""
+
+    grace_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,17 @@
 
 # What a person may ask for.
 MOST_JOBS_IN_A_RUN = 10_000
+MOST_NODES = 1_000
+"""Of one replica: all of them are stepped together."""
 MOST_TASKS_IN_A_MANAGED_JOB = 1_000
 MOST_CRON_LINES = 32
 MOST_CRON_CHARS = 200
 
-MOST_RUNS_AT_ONCE = 500
+MOST_FLEETS_OF_A_RUN = 100
+MOST_FLEET_NODES = 10_000
+MOST_TAGS = 50
+MOST_TAG_CHARS = 256
+MOST_RUNS_AT_ONCE = 1_000
 """In one request that submits runs."""
 MOST_COMMANDS = 1_000
 MOST_COMMAND_CHARS = 65_536
@@ -15,6 +21,8 @@ MOST_ENV_CHARS = 120_000
 """Of one variable with its name: Linux takes no longer one, nor a longer argument of a program."""
 MOST_PATH_CHARS = 4_096
 MOST_DURATION_S = 10 * 365 * 24 * 3600.0
+LONGEST_GRACE_S = 7 * 24 * 3600.0
+"""Between asking a program to stop and killing it: agents take no longer one."""
 
 # What a configuration file may be.
 MOST_FILE_BYTES = 512 * 1024
@@ -42,8 +50,10 @@ GIVE_UP_S = 20.0
 """How long changes wait for a database that is away: less than clients wait for an answer, so that they hear why."""
 WHOLE = 64
 """A run of at most so many jobs is always loaded whole: one commit then does what an order means."""
+SWEPT = 500
+"""How many jobs an order to a larger run reaches in one commit: ten thousand are ended in twenty."""
 PAGE = 256
-"""How many jobs an order to a larger run reaches in one commit, and how many rows a loop looks at in one pass."""
+"""How many rows a loop looks at in one pass."""
 
 # Errands.
 MOST_ERRANDS = 512
@@ -62,6 +72,7 @@ FORGOTTEN_AT_ONCE = 5_000
 
 # Placement.
 FEW_GANGS = 32
+MANY_GANGS = 512
 MOST_GANGS = 5_000
 """Looked at in one pass: the most urgent, then the oldest."""
 

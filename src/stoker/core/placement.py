@@ -5,7 +5,7 @@ at all, and nothing is held for a gang that is not placed, so two gangs can neve
 half. A job goes to the instance that has the fewest blocks left after it (best fit): ready ones first, then
 those on their way, then machines that this plan launches already, then a new one by price. A job without
 GPUs avoids machines with GPUs while another of the same step fits. Several jobs of a gang stay within one
-fleet, and the new machines among theirs are at one site, so that they reach each other.
+fleet and at one site, so that they reach each other.
 
 Best fit, job after job, is exact for a single job, and for equal jobs where nothing is launched. For mixed
 jobs, or where a fleet has few nodes left, it may miss; a gang of up to `SEARCH_JOBS` jobs is then searched,
@@ -19,14 +19,14 @@ Within one plan what is free only shrinks (what it launches was open to every ga
 did not fit once is not tried again: thousands of equal gangs cost one attempt.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stoker.core.block import Misfit, numbers_of
-from stoker.core.board import NEW, Board, Move, Scope, Seat, Site
+from stoker.core.board import NEW, Board, Move, Scope, Seat
 from stoker.core.gang import Gang, InstanceRoom, OnNoCapacity, ease
 from stoker.core.ids import FleetId, InstanceId, JobId, ProjectId, RunId
-from stoker.core.offer import FleetRoom, Offer
+from stoker.core.offer import FleetRoom, Offer, Site
 from stoker.core.why import Why, explain, outlook
 
 RESERVE_AFTER_S = 900.0
@@ -80,9 +80,11 @@ def plan(
     now: float,
     reserve_after_s: float = RESERVE_AFTER_S,
     detail: Container[RunId] = (),
+    told: Callable[[Gang], bool] = lambda gang: True,
 ) -> Plan:
     """Offers are launched only within `fleets`; instances need none. The reason of each instance is told to the
-    first `DETAILED` that are left, and to the runs in `detail`: somebody asks about those."""
+    first `DETAILED` that are left, and to the runs in `detail`: somebody asks about those. Only
+    those that are `told` are told why: that costs more than the plan."""
     board = Board(instances, offers, fleets, now)
     failed: set[_Shape] = set()
     unkept: set[_Shape] = set()  # no instances are left that could be kept for such a gang
@@ -108,24 +110,30 @@ def plan(
             for seat in board.seats
             if seat.offer is not None and seat.fleet_id is not None
         ),
-        _reasons(board, left, detail),
+        _reasons(board, left, detail, told),
     )
 
 
 # Gangs of one shape are interchangeable: the same requests, in the same fleets, with the same instances open to them.
-_Shape = tuple[bool, frozenset[FleetId] | None, ProjectId | None, tuple[int, ...]]
+_Shape = tuple[bool, frozenset[FleetId] | None, tuple[str, ...], ProjectId | None, tuple[int, ...]]
 
 
 def _shape(board: Board, gang: Gang) -> _Shape:
-    return gang.whole, gang.fleets, board.tenant(gang), tuple(board.number(request) for _, request in gang.jobs)
+    requests = tuple(board.number(request) for _, request in gang.jobs)
+    return gang.whole, gang.fleets, gang.absent, board.tenant(gang), requests
 
 
-def _reasons(board: Board, left: Sequence[tuple[Gang, _Shape]], detail: Container[RunId]) -> tuple[Why, ...]:
+def _reasons(
+    board: Board, left: Sequence[tuple[Gang, _Shape]], detail: Container[RunId], told: Callable[[Gang], bool]
+) -> tuple[Why, ...]:
     """Why each of them waits; equal gangs wait for equal reasons, unless machines are kept for one of them."""
+    asked = [(place, gang, shape) for place, (gang, shape) in enumerate(left, start=1) if told(gang)]
+    if not asked:
+        return ()
     view = outlook(board)
     known: dict[tuple[_Shape, bool, bool, int], Why] = {}
     whys = []
-    for place, (gang, shape) in enumerate(left, start=1):
+    for place, gang, shape in asked:
         detailed = place <= DETAILED or gang.run_id in detail
         key = (shape, gang.ready, detailed, id(gang) if id(gang) in view.kept else 0)
         if key not in known:
@@ -137,10 +145,15 @@ def _reasons(board: Board, left: Sequence[tuple[Gang, _Shape]], detail: Containe
                 replica=gang.replica,
                 place=place,
                 of=len(left),
-                fail_now=gang.ready and gang.on_no_capacity is OnNoCapacity.FAIL,
+                fail_now=fails(gang),
             )
         )
     return tuple(whys)
+
+
+def fails(gang: Gang) -> bool:
+    """Whether it does not wait: left out of a plan, it ends."""
+    return gang.ready and gang.on_no_capacity is OnNoCapacity.FAIL
 
 
 def _place(board: Board, gang: Gang) -> bool:
@@ -154,14 +167,14 @@ def _place(board: Board, gang: Gang) -> bool:
                 return True
             worthwhile = 1 < len(jobs) <= SEARCH_JOBS and (launching or not equal)
             until = min(board.searched + SEARCH_STEPS, PLAN_STEPS)
-            if worthwhile and _search(board, jobs, gang.whole, scope, launching, until):
+            if worthwhile and _search(board, jobs, gang.whole, scope, launching, until, scope.site):
                 return True
     return False
 
 
 def _greedy(board: Board, jobs: Sequence[tuple[JobId, int]], whole: bool, scope: Scope, launching: bool) -> bool:
     moves: list[Move] = []
-    site: Site = None
+    site = scope.site
     for job, request in jobs:
         option = board.best(request, whole, scope, site)
         if option is None and launching:
@@ -182,7 +195,7 @@ def _search(
     scope: Scope,
     launching: bool,
     until: int,
-    site: Site = None,
+    site: Site,
 ) -> bool:
     """Every way to place the jobs, one after the other, until one works or the board has seen enough moves."""
     if not jobs:
@@ -229,7 +242,7 @@ def _least_draining(
         used = aim.get(seat.order, 0)
         if isinstance(n, Misfit) or seat.total - seat.lasting - used < n:
             continue
-        if scope.admits(seat.fleet_id, seat.project_id):
+        if scope.admits(seat.fleet_id, seat.project_id) and (scope.site is None or seat.site in (None, scope.site)):
             key = (max(0, n + used - seat.free_count), seat.order, n)
             best = key if best is None else min(best, key)
     return (board.seats[best[1]], best[2]) if best else (None, 0)

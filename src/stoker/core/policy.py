@@ -1,7 +1,7 @@
 """What a run's configuration says about its life: read by tables, never changed by them."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -11,11 +11,21 @@ from stoker.core.limits import MOST_JOBS_IN_A_RUN
 from stoker.core.reason import RetryEvent
 from stoker.core.retry import Retry
 from stoker.core.schedule import Overlap, Schedule
+from stoker.core.utilization import Utilization
+from stoker.core.warning import WarnSignal
 
 
 class StopCriteria(StrEnum):
     ALL_DONE = "all-done"
     MASTER_DONE = "master-done"
+
+
+class StartupOrder(StrEnum):
+    """Which nodes of a replica begin first, once all of them have their machines; the others wait until those run."""
+
+    ANY = "any"
+    MASTER_FIRST = "master-first"
+    WORKERS_FIRST = "workers-first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,10 @@ class Disconnect:
                 hint="The agent must have stopped the job before the server gives it up.",
             )
 
+    def grace_s(self, stop_duration_s: float) -> float:
+        """What the agent gives a job that it stops by itself: it is gone before the server gives it up."""
+        return min(stop_duration_s, self.fail_after_s - self.stop_after_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -42,16 +56,29 @@ class Policy:
     retry: Retry | None = None
     schedule: Schedule | None = None
     stop_criteria: StopCriteria = StopCriteria.ALL_DONE
+    startup_order: StartupOrder = StartupOrder.ANY
+    max_parallel: int | None = None
+    """At most so many replicas are on machines at once."""
+    only: tuple[int, ...] | None = None
+    """The replicas that it has, where it was asked to do again what another run did not; None: all of them."""
+    retry_of: str | None = None
+    """The id of that run."""
     on_no_capacity: OnNoCapacity = OnNoCapacity.QUEUE
     disconnect: Disconnect | None = None
     stop_duration_s: float = 10.0
     max_duration_s: float | None = None
     start_timeout_s: float | None = None
+    warn_signal: WarnSignal | None = None
+    utilization: Utilization | None = None
     waiting_instance_s: float = 600.0
     waiting_runner_s: float = 600.0
     detach_limit_s: float = 300.0
     volumes: bool = False
     service: bool = False
+    fleets: tuple[str, ...] | None = None
+    """Names of those that it may use; None: any. One that is made anew under its name is meant again."""
+    hold: bool = False
+    """Nothing of it is placed until somebody releases it."""
 
     def __post_init__(self) -> None:
         if self.size > MOST_JOBS_IN_A_RUN:
@@ -62,7 +89,11 @@ class Policy:
 
     @property
     def size(self) -> int:
-        return self.replicas * self.nodes
+        return (self.replicas if self.only is None else len(self.only)) * self.nodes
+
+    def numbers(self, replicas: int) -> Sequence[int]:
+        """Which replicas there are when so many are wanted."""
+        return range(replicas) if self.only is None else [one for one in self.only if one < replicas]
 
     def to_json(self) -> dict[str, Any]:
         """What differs from the defaults; stored with the run."""
@@ -87,11 +118,16 @@ def _plain(value: Any) -> Any:
                 "on_exit_codes": sorted(value.on_exit_codes),
             }
         case Schedule():
-            return {"lines": list(value.lines), "zone": value.zone, "overlap": value.overlap.value}
+            told = {"lines": list(value.lines), "zone": value.zone, "overlap": value.overlap.value}
+            return told | {"paused": True} if value.paused else told
         case Disconnect():
             return {"stop_after_s": value.stop_after_s, "fail_after_s": value.fail_after_s}
-        case OnNoCapacity() | StopCriteria():
+        case WarnSignal() | Utilization():
+            return asdict(value)
+        case OnNoCapacity() | StopCriteria() | StartupOrder():
             return value.value
+        case tuple():
+            return list(value)
     return value
 
 
@@ -104,14 +140,19 @@ def _retry(value: Mapping[str, Any]) -> Retry:
     )
 
 
-def _schedule(value: Mapping[str, Any]) -> Schedule:
-    return Schedule(tuple(value["lines"]), value["zone"], Overlap(value["overlap"]))
+def schedule_of(value: Mapping[str, Any]) -> Schedule:
+    return Schedule(tuple(value["lines"]), value["zone"], Overlap(value["overlap"]), value.get("paused", False))
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     "retry": _retry,
-    "schedule": _schedule,
+    "schedule": schedule_of,
     "disconnect": lambda value: Disconnect(**value),
+    "warn_signal": lambda value: WarnSignal(**value),
+    "utilization": lambda value: Utilization(**value),
     "on_no_capacity": OnNoCapacity,
     "stop_criteria": StopCriteria,
+    "startup_order": StartupOrder,
+    "only": tuple,
+    "fleets": tuple,
 }

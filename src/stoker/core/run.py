@@ -5,8 +5,28 @@ from typing import Any
 from stoker.core.backoff import delay_s, step_after
 from stoker.core.machine import Effect, Event, Machine, Row, Then, TimeUp, ask, nothing, pairs, rows, stay
 from stoker.core.policy import StopCriteria
-from stoker.core.reason import SENTENCES, RunEnd, RunReason
+from stoker.core.reason import SENTENCES, JobReason, RunEnd, RunReason
 from stoker.core.retry import Fate
+from stoker.core.revision import as_seen, held, hold, release, returns_as_seen, revise, waits
+from stoker.core.round import (
+    backs_off,
+    backs_off_and_queues,
+    goes_on,
+    pause,
+    pauses,
+    queue_trigger,
+    queues,
+    returns,
+    returns_to_schedule,
+    scheduled,
+    skip_trigger,
+    trigger,
+    triggered,
+    triggered_and_queues,
+    triggered_meanwhile,
+    unpause,
+    wait_for_trigger,
+)
 from stoker.core.run_facts import (
     ACTIVE,
     FINISHED,
@@ -15,21 +35,25 @@ from stoker.core.run_facts import (
     CutGrace,
     EndJobs,
     EndReplica,
+    HoldAsked,
     JobsChanged,
+    PauseAsked,
+    ReleaseAsked,
     ReplicasWanted,
     Resubmit,
+    ResumeAsked,
+    Revised,
     Run,
     S,
     Scale,
     StopAsked,
     Swept,
     TellOwner,
+    TriggerAsked,
 )
-from stoker.core.schedule import Overlap, next_after
 
 __all__ = ["RUN", "Run", "S", "deadline"]
 
-USER = (RunReason.STOPPED_BY_USER, RunReason.ABORTED_BY_USER)
 FATE_REASONS = {
     Fate.FAILED: RunReason.JOB_FAILED,
     Fate.EXHAUSTED: RunReason.RETRY_LIMIT_EXCEEDED,
@@ -40,7 +64,7 @@ FATE_REASONS = {
 def end(reason: RunReason, note: str = "", **fields: Any) -> Then:
     """The only way a run ends: TERMINATING, a reason, and every job asked to end."""
     jobs = EndJobs(SENTENCES[reason].jobs)
-    return ask(jobs, reason=reason, resume_at=None, note=note or reason, **fields)
+    return ask(jobs, **{"reason": reason, "cause": None, "resume_at": None, "note": note or reason} | fields)
 
 
 def end_job(run: Run, event: JobsChanged, now: float) -> Then:
@@ -71,7 +95,8 @@ def retry_replica(run: Run, event: JobsChanged, now: float) -> Then:
 
 
 def end_replica(run: Run, event: JobsChanged, now: float) -> Then:
-    return ask(EndReplica(event.replica, event.budget))
+    # The last of its jobs to end decides what follows, and that one is only stopped because of this one.
+    return ask(EndReplica(event.replica, event.budget), cause=event.reason)
 
 
 def started(run: Run, event: JobsChanged, now: float) -> Then:
@@ -80,8 +105,15 @@ def started(run: Run, event: JobsChanged, now: float) -> Then:
 
 def back_off(run: Run, event: JobsChanged, now: float) -> Then:
     step = step_after(run.backoff_step, event.ran_s)
+    if interrupted(run, event) and step == 0 and event.budget.streak <= 1:
+        # Its machine was taken, it did nothing wrong: where there is room it is back in milliseconds.
+        return ask(resume_at=now, note="interrupted: tries again at once")
     delay = delay_s(step, run.jitter(step))
     return ask(backoff_step=step + 1, resume_at=now + delay, note=f"tries again in {delay:.0f} s")
+
+
+def interrupted(run: Run, event: JobsChanged) -> bool:
+    return JobReason.INTERRUPTED_BY_NO_CAPACITY in (event.reason, run.cause)
 
 
 def sleep(run: Run, event: JobsChanged, now: float) -> Then:
@@ -89,30 +121,7 @@ def sleep(run: Run, event: JobsChanged, now: float) -> Then:
 
 
 def resume(run: Run, event: TimeUp, now: float) -> Then:
-    return ask(Resubmit(), Scale(), resume_at=None)
-
-
-def trigger(run: Run, event: TimeUp, now: float) -> Then:
-    return ask(Resubmit(), Scale(), round=run.round + 1, trigger_at=following(run, now), queued=False, backoff_step=0,
-               reason=None, cause=None, exit_code=None, message="", note="triggered")  # fmt: skip
-
-
-def skip_trigger(run: Run, event: TimeUp, now: float) -> Then:
-    return ask(trigger_at=following(run, now), note="trigger skipped: the last round still runs")
-
-
-def queue_trigger(run: Run, event: TimeUp, now: float) -> Then:
-    return ask(trigger_at=following(run, now), queued=True, note="trigger waits for the last round")
-
-
-def following(run: Run, now: float) -> float | None:
-    return None if run.policy.schedule is None else next_after(run.policy.schedule, now)
-
-
-def wait_for_trigger(run: Run, event: JobsChanged, now: float) -> Then:
-    # The last round also runs while it ends.
-    at = now if run.queued or triggered_and_queues(run, event, now) else following(run, now)
-    return ask(*told(run), trigger_at=at, queued=False, note=f"round {run.round} ended: {run.reason}")
+    return ask(Resubmit(), Scale(), resume_at=None, cause=None)
 
 
 def scale(run: Run, event: ReplicasWanted, now: float) -> Then:
@@ -196,10 +205,6 @@ def scheduled_and_ended(run: Run, event: JobsChanged, now: float) -> bool:
     return returns(run) and all_finished(run, event, now)
 
 
-def returns(run: Run) -> bool:
-    return run.policy.schedule is not None and run.reason not in USER
-
-
 def all_finished(run: Run, event: Event, now: float) -> bool:
     return run.tally.unfinished == 0
 
@@ -216,10 +221,6 @@ def ends(run: Run) -> RunEnd | None:
     return None if run.reason is None else SENTENCES[run.reason].ends
 
 
-def returns_to_schedule(run: Run, event: Event, now: float) -> bool:
-    return returns(run)
-
-
 def not_aborted(run: Run, event: Event, now: float) -> bool:
     return run.reason is not RunReason.ABORTED_BY_USER
 
@@ -228,25 +229,9 @@ def backoff_over(run: Run, event: TimeUp, now: float) -> bool:
     return run.resume_at is not None and run.resume_at <= now
 
 
-def triggered(run: Run, event: TimeUp, now: float) -> bool:
-    return run.resume_at is None and trigger_due(run, now)
-
-
-def trigger_due(run: Run, now: float) -> bool:
-    return run.trigger_at is not None and run.trigger_at <= now
-
-
-def triggered_and_queues(run: Run, event: Event, now: float) -> bool:
-    schedule = run.policy.schedule
-    return trigger_due(run, now) and schedule is not None and schedule.overlap is Overlap.QUEUE
-
-
-def triggered_meanwhile(run: Run, event: TimeUp, now: float) -> bool:
-    return trigger_due(run, now)
-
-
 def wakes(run: Run, event: ReplicasWanted, now: float) -> bool:
-    return event.replicas > 0 and run.resume_at is None and run.trigger_at is None
+    # Between the rounds of a schedule only the clock and people start one, also while it is paused.
+    return event.replicas > 0 and run.resume_at is None and run.policy.schedule is None
 
 
 def wanted_differently(run: Run, event: ReplicasWanted, now: float) -> bool:
@@ -277,7 +262,10 @@ DERIVATION = (
 NEVER = {(S.SUBMITTED, any_running), (S.SUBMITTED, master_done)}
 """A job is PROVISIONING before it runs, and the run with it; so these never meet."""
 
-EVENTS = (JobsChanged, StopAsked, AbortAsked, Broke, ReplicasWanted, Swept, TimeUp)
+ASKED = (TriggerAsked, PauseAsked, ResumeAsked, HoldAsked, ReleaseAsked, Revised)
+"""What people ask of a run besides its end; where it means nothing, the one who asks is told so."""
+EVENTS = (JobsChanged, StopAsked, AbortAsked, Broke, ReplicasWanted, Swept, TimeUp, *ASKED)
+UNFINISHED = (S.PENDING, *ACTIVE, S.TERMINATING)
 
 RUN: Machine[Run] = Machine("run", (S.SUBMITTED, S.PENDING), (
     #   from            event           to             then              when
@@ -293,6 +281,17 @@ RUN: Machine[Run] = Machine("run", (S.SUBMITTED, S.PENDING), (
     Row(S.PENDING,      TimeUp,         S.SUBMITTED,   trigger,          triggered),
     Row(S.PENDING,      ReplicasWanted, S.SUBMITTED,   scale,            wakes),
     Row(S.PENDING,      ReplicasWanted, S.PENDING,     note_wanted,      wanted_differently),
+    Row(S.PENDING,      TriggerAsked,   S.PENDING,     queue_trigger,    backs_off_and_queues),
+    Row(S.PENDING,      TriggerAsked,   S.PENDING,     skip_trigger,     backs_off),
+    Row(S.PENDING,      TriggerAsked,   S.SUBMITTED,   trigger,          scheduled),
+    *stay((*ACTIVE, S.TERMINATING), TriggerAsked,      queue_trigger,    queues),
+    *stay((*ACTIVE, S.TERMINATING), TriggerAsked,      skip_trigger,     returns_to_schedule),
+    *stay(UNFINISHED,   PauseAsked,                    pause,            goes_on),
+    *stay(UNFINISHED,   ResumeAsked,                   unpause,          pauses),
+    *stay((S.PENDING, *ACTIVE), HoldAsked,             hold,             waits),
+    *stay(UNFINISHED,   ReleaseAsked,                  release,          held),
+    *stay((S.PENDING, *ACTIVE), Revised,               revise,           as_seen),
+    Row(S.TERMINATING,  Revised,        S.TERMINATING, revise,           returns_as_seen),
     Row(S.TERMINATING,  StopAsked,      S.TERMINATING, end_schedule,     returns_to_schedule),
     Row(S.TERMINATING,  AbortAsked,     S.TERMINATING, end_schedule,     returns_to_schedule),
     Row(S.TERMINATING,  AbortAsked,     S.TERMINATING, cut_grace,        not_aborted),
@@ -303,6 +302,7 @@ RUN: Machine[Run] = Machine("run", (S.SUBMITTED, S.PENDING), (
     Row(S.TERMINATING,  JobsChanged,    S.TERMINATED,  finish,           all_finished),
 ), stale=(
     pairs(FINISHED, *EVENTS)
+    | pairs(UNFINISHED, *ASKED)
     | pairs(ACTIVE, JobsChanged, TimeUp, ReplicasWanted, Swept)
     | pairs((S.PENDING,), JobsChanged, TimeUp, ReplicasWanted, Swept)
     | pairs((S.TERMINATING,), JobsChanged, StopAsked, AbortAsked, Broke, ReplicasWanted, TimeUp)

@@ -117,6 +117,8 @@ class Run:
     """When the last of its finished jobs ended."""
     queued: bool = False
     """A trigger came while the last round still ran, and overlap says it waits."""
+    last_reason: RunReason | None = None
+    """Why the last round of a schedule ended; it stays while the next one runs."""
     owner_id: UUID | None = None
     owner_attempt: int = 0
 
@@ -174,6 +176,45 @@ class ReplicasWanted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TriggerAsked(Event):
+    """A person wants a round of its schedule now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amended(Event):
+    """Changes the policy, which every job reads: they are all loaded for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseAsked(Amended):
+    """A person wants its schedule to trigger nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeAsked(Amended):
+    """A person lets its schedule go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAsked(Amended):
+    """A person wants nothing of it to be placed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAsked(Amended):
+    """A person lets it be placed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revised(Amended):
+    """A person applied a changed configuration, having seen the run at this version."""
+
+    policy: Policy
+    version: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Swept(Event):
     """The next page of jobs is loaded; go on with what the run wants of all its jobs."""
 
@@ -212,6 +253,11 @@ class EndJobs(Order):
 @dataclass(frozen=True, slots=True)
 class CutGrace(Order):
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class Repolicy(Order):
+    """Every unfinished job goes by the run's new policy, also in what it waits for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from stoker.core.board import Board, Scope, Seat
 from stoker.core.gang import Gang, InstanceRoom, ease
 from stoker.core.ids import FleetId, InstanceId, ProjectId, RunId
 from stoker.core.offer import FleetRoom
-from stoker.core.phrase import counted
+from stoker.core.phrase import counted, joined
 from stoker.core.resources import Request
 
 MAX_REASONS = 20
@@ -22,6 +22,7 @@ _CLOSENESS = ("gpu", "cpu", "memory", "disk")
 
 class WhyCode(Enum):
     NOT_READY = "not_ready"
+    NO_FLEET = "no_fleet"
     NO_INSTANCE = "no_instance"
     OTHER_PROJECT = "other_project"
     IMPOSSIBLE = "impossible"
@@ -111,8 +112,10 @@ def outlook(board: Board) -> Outlook:
         for (fleet_id, project_id, kind), some in alike.items()
     )
     refusals: dict[tuple[FleetId, int], Refusal] = {}
-    for place, kind in enumerate(board.offer_kinds):
+    for place, offer in enumerate(board.offers):
         for fleet in board.fleets:
+            divided = offer if board.refusals[fleet.fleet_id, place] else fleet.divided(offer)
+            kind = board.kind(divided.capacity, divided.blocks)
             refusal, known = _refusal(board, fleet, place), refusals.get((fleet.fleet_id, kind))
             if known is None or refusal.distance < known.distance:
                 refusals[(fleet.fleet_id, kind)] = refusal
@@ -122,7 +125,7 @@ def outlook(board: Board) -> Outlook:
 
 def _refusal(board: Board, fleet: FleetRoom, place: int) -> Refusal:
     offer = board.offers[place]
-    if policy := fleet.refuses(offer):
+    if policy := board.refusals[fleet.fleet_id, place]:
         return Refusal(3, WhyCode.FLEET_LIMIT, f"{offer} is not launched: {policy}")
     if board.nodes_left[fleet.fleet_id] == 0:
         return Refusal(2, WhyCode.FLEET_LIMIT, "the fleet has as many nodes as it may")
@@ -166,7 +169,15 @@ def explain(view: Outlook, gang: Gang, *, detailed: bool) -> Why:
         why = _impossible(case)
     else:
         why = _none(view.board, case)
+    if gang.absent and why.code is not WhyCode.NO_FLEET:
+        why = replace(why, sentence=f"{why.sentence}; {_missing(gang)}")
     return _with_reasons(view.board, case, why) if detailed else why
+
+
+def _missing(gang: Gang) -> str:
+    """Of the fleets that it may use: somebody deleted them while it waited."""
+    some = joined(gang.absent)
+    return f"fleet {some} is not there any more" if len(gang.absent) == 1 else f"fleets {some} are not there any more"
 
 
 def _case(view: Outlook, gang: Gang, request: Request) -> _Case:
@@ -196,6 +207,8 @@ def _scope(gang: Gang) -> Scope:
 
 
 def _none(board: Board, case: _Case) -> Why:
+    if case.gang.absent and not case.gang.fleets:
+        return case.why(WhyCode.NO_FLEET, f"{_missing(case.gang)}, and it may use no other")
     others = sum(case.gang.fleets is None or room.fleet_id in case.gang.fleets for room in board.instances)
     if not others:
         return case.why(WhyCode.NO_INSTANCE, "the fleets it may use have no instance and no offer")

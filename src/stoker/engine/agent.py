@@ -8,7 +8,7 @@ from uuid import UUID
 
 from stoker.core.ids import InstanceId, JobId
 from stoker.wire.frame import Piece
-from stoker.wire.runner import JobOrder, Stop
+from stoker.wire.runner import Deadline, JobOrder, Stop
 from stoker.wire.shim import Changes, HostInfo, TaskInfo, TaskOrder, Terminate
 
 
@@ -42,6 +42,8 @@ class Runner(Protocol):
         ...
 
     async def stop(self, order: Stop) -> None: ...
+
+    async def set_deadline(self, order: Deadline) -> None: ...
 
     async def pull(self, offset: int, wait_s: float) -> Piece: ...
 

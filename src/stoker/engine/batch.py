@@ -16,9 +16,11 @@ from stoker.core import limits
 from stoker.core.commitment import Moved
 from stoker.core.family import Family
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
-from stoker.core.instance import Instance
+from stoker.core.instance_facts import Instance
 from stoker.core.job_facts import Job
+from stoker.core.machine import TimeUp
 from stoker.core.managed_task import ManagedTask
+from stoker.core.run_facts import Amended, ReplicasWanted, TriggerAsked
 from stoker.core.run_facts import S as R
 from stoker.engine.change import Change, Fact
 from stoker.engine.draft import Answer, Draft, Loaded, draft, giving, named
@@ -73,7 +75,7 @@ async def commit_batch(
         still(bundle, loaded.runs.values(), loaded.instances.values())
     await _save(tx, bundle, loaded, result)
     users = {spec.run_id: spec.user for spec in result.run_specs}
-    if entries := [_entry(moved, users) for moved in result.moved if _is_news(moved)]:
+    if entries := [_entry(moved, users, result) for moved in result.moved if _is_news(moved)]:
         journal.append(bundle, entries, now)
     wishes = [_new_wish(new_id(), wish.kind, wish.record, *encode(wish.effect)) for wish in result.standing_wishes()]
     if wishes:
@@ -116,8 +118,11 @@ async def _all_jobs(tx: Connection, held: Held, facts: Sequence[Fact]) -> tuple[
     policies = {id: run.policy for id, run in held.runs.items()}
     addressed = {RunId(fact.id) for fact in facts if fact.kind == "run" and fact.id in held.runs}
     large = {id for id in addressed if not run_store.is_whole(held.runs[id])}
-    # A run that begins anew does so with all its jobs: a page might cut a replica in two.
-    if anew := {id: policies[id] for id in large if held.runs[id].state is R.PENDING}:
+    # A run that begins anew does so with all its jobs: a page might cut a replica in two. And all go by one policy.
+    begins = {RunId(fact.id) for fact in facts if isinstance(fact.event, TimeUp | ReplicasWanted | TriggerAsked)}
+    amended = {RunId(fact.id) for fact in facts if isinstance(fact.event, Amended)}
+    new = {id for id in large & begins if held.runs[id].state is R.PENDING} | (large & amended)
+    if anew := {id: policies[id] for id in new}:
         jobs |= {job.id: job for job in await job_store.load_whole(tx, anew)}
     # News of a submission that was replaced and has finished long ago still has to find its row.
     named = {JobId(fact.id) for fact in facts if fact.kind == "job" and fact.family in held.runs} - jobs.keys()
@@ -125,9 +130,9 @@ async def _all_jobs(tx: Connection, held: Held, facts: Sequence[Fact]) -> tuple[
         jobs |= {job.id: job for job in await job_store.load_replicas(tx, named, policies)}
     partial = set()
     for id in large - anew.keys():
-        page = await job_store.load_page(tx, id, policies[id], limits.PAGE)
+        page = await job_store.load_page(tx, id, policies[id], limits.SWEPT)
         jobs |= {job.id: job for job in page}
-        if len(page) == limits.PAGE:
+        if len(page) == limits.SWEPT:
             partial.add(id)
     return list(jobs.values()), frozenset(partial)
 
@@ -146,10 +151,13 @@ async def _save(tx: Connection, bundle: Bundle, loaded: Loaded, result: Draft) -
         run_store.insert(bundle, fresh, result.resources)
     if result.run_specs:
         run_spec.insert(bundle, result.run_specs)
+    if result.revised_specs:
+        run_spec.revise(bundle, list(result.revised_specs.values()))
     if result.claims:
         idempotency.insert(bundle, result.claims, result.now)
     if changed := _changed(loaded.runs, runs):
-        run_store.save(bundle, changed)
+        revised = {run.id for _, run in changed if run.policy is not loaded.runs[run.id].policy}
+        run_store.save(bundle, changed, revised)
     await _save_jobs(tx, bundle, loaded, result)
     instances = list(result.instances.values())
     if arrived := [one for one in instances if one.id not in loaded.instances]:
@@ -194,11 +202,24 @@ def _is_news(moved: Moved) -> bool:
     return moved.before.state is not moved.after.state or bool(moved.note)
 
 
-def _entry(moved: Moved, users: Mapping[UUID, str]) -> journal.Entry:
+def _entry(moved: Moved, users: Mapping[UUID, str], result: Draft) -> journal.Entry:
     kind, before, after, event, _, note = moved
     name, by = (type(event).__name__, event.by) if event else ("Created", users.get(after.id, ""))
     source = before.state if before else None
-    return journal.Entry(kind, after.id, _family(after), name, source, after.state, note, by)
+    return journal.Entry(kind, after.id, _family(after), name, source, after.state, note, by, _scope(after, result))
+
+
+def _scope(record: Any, result: Draft) -> UUID:
+    """Who may see what happened to it."""
+    match record:
+        case Job():
+            return result.families[record.run_id].run.project_id
+        case Instance():
+            return record.fleet_id or journal.EVERYBODY
+        case ManagedTask():
+            return result.managed[record.managed_job_id].job.project_id
+    project_id: UUID = record.project_id
+    return project_id
 
 
 def _family(record: Any) -> UUID:

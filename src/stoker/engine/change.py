@@ -6,7 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
-from stoker.core.instance import Instance
+from stoker.core.instance_facts import Instance
 from stoker.core.machine import Event
 from stoker.core.managed_job import Aggregate
 from stoker.core.managed_task import ManagedTaskId
@@ -48,6 +48,8 @@ class RunBirth:
     request: Request
     spec: RunSpec | None = None
     """What people and performers want to know of it."""
+    groups: tuple[tuple[int, Request], ...] = ()
+    """Where nodes of a replica ask for different things: so many of each kind, in the order of their ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Change:
     runs: tuple[RunBirth, ...] = ()
     instances: tuple[Instance, ...] = ()
     managed: tuple[ManagedBirth, ...] = ()
+    revised: tuple[RunSpec, ...] = ()
+    """What runs are asked to be from now on, where a fact of this change says so."""
     done: tuple[tuple[UUID, int], ...] = ()
     """Errands that this change concludes, each with its fence."""
     claim: Claim | None = None

@@ -109,6 +109,11 @@ class Committer:
         recent = asyncio.get_running_loop().time() - self._trouble_at < TROUBLE_S
         return self._trouble if recent else ""
 
+    @property
+    def generation(self) -> int:
+        """Of the database's server: what was read of another one may not be so any more."""
+        return self._database.generation
+
     async def commit(self, change: Change) -> Answer:
         """Returns when it is on disk. Raises what stopped it; then nothing of it happened.
 

@@ -20,12 +20,14 @@ from stoker.core.commitment import Moved, Outcome, Wish
 from stoker.core.errors import Broken, Conflict, NotFound, StokerError
 from stoker.core.family import Family
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
-from stoker.core.instance import INSTANCE, Instance, Launch
+from stoker.core.instance import INSTANCE
+from stoker.core.instance_facts import Instance, Launch
 from stoker.core.job_facts import Job
 from stoker.core.job_facts import S as J
 from stoker.core.machine import Refused
 from stoker.core.managed_job import Aggregate
 from stoker.core.managed_task import ManagedTaskId
+from stoker.core.need import Need
 from stoker.core.run_facts import Run
 from stoker.engine.change import Change, Fact
 from stoker.store.idempotency import Claim
@@ -58,6 +60,7 @@ class Draft:
     resources: dict[RunId, str] = field(default_factory=dict)
     specs: dict[ManagedTaskId, str] = field(default_factory=dict)
     run_specs: list[RunSpec] = field(default_factory=list)
+    revised_specs: dict[UUID, RunSpec] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
 
     def final(self, kind: str, record: Any) -> Any:
@@ -86,6 +89,8 @@ class Answer:
     error: StokerError | Refused | None = None
     later: bool = False
     """Nothing became of it yet: it has to come again, in another batch."""
+    notes: tuple[str, ...] = ()
+    """What each fact made people be told."""
 
 
 class _NotLocked(Exception):
@@ -107,7 +112,7 @@ def draft(loaded: Loaded, changes: Sequence[Change], now: float) -> tuple[Draft,
                 waiting |= families
                 continue
             try:
-                answer.applied = _apply(attempt, loaded, change)
+                answer.applied, answer.notes = _apply(attempt, loaded, change)
             except _NotLocked as missing:
                 if seen.isdisjoint(families):
                     answer.error = Broken(str(missing))
@@ -144,14 +149,14 @@ def _begin(loaded: Loaded, now: float) -> Draft:
     )
 
 
-def _apply(draft: Draft, loaded: Loaded, change: Change) -> tuple[bool, ...]:
-    born = False
+def _apply(draft: Draft, loaded: Loaded, change: Change) -> tuple[tuple[bool, ...], tuple[str, ...]]:
+    born = bool(change.revised)
     for birth in change.runs:
         if birth.run.id not in loaded.present and birth.run.id not in draft.families:
             born = True
             newborn, outcome = families.bear(birth.run, draft.now)
             draft.families[birth.run.id] = newborn
-            draft.resources[birth.run.id] = json.dumps(birth.request.to_json())
+            draft.resources[birth.run.id] = json.dumps(Need(birth.request, birth.groups).to_json())
             if birth.spec is not None:
                 draft.run_specs.append(birth.spec)
             _keep(draft, outcome)
@@ -170,13 +175,15 @@ def _apply(draft: Draft, loaded: Loaded, change: Change) -> tuple[bool, ...]:
             draft.managed[aggregate.job.id] = aggregate
             draft.moved.append(Moved("managed_job", None, aggregate.job, None, None))
             draft.moved += [Moved("managed_task", None, task, None, None) for task in aggregate.tasks]
-    applied = tuple(_apply_fact(draft, fact) for fact in change.facts)
+    moved = [_apply_fact(draft, fact) for fact in change.facts]
+    applied = tuple(map(bool, moved))
     if change.strict and not all(applied):
         raise Conflict("What this change depends on is no longer so.", code="stale")
-    return applied
+    draft.revised_specs |= {spec.run_id: spec for spec in change.revised}
+    return applied, tuple(next((one.note for one in each if one.note), "") for each in moved)
 
 
-def _apply_fact(draft: Draft, fact: Fact) -> bool:
+def _apply_fact(draft: Draft, fact: Fact) -> list[Moved]:
     match fact.kind:
         case "run" | "job":
             return _apply_to_family(draft, fact)
@@ -187,14 +194,14 @@ def _apply_fact(draft: Draft, fact: Fact) -> bool:
     raise Broken(f"nothing is known of a {fact.kind}")
 
 
-def _apply_to_family(draft: Draft, fact: Fact) -> bool:
+def _apply_to_family(draft: Draft, fact: Fact) -> list[Moved]:
     family = draft.families.get(RunId(fact.family))
     if family is None or (fact.kind == "job" and JobId(fact.id) not in family.jobs):
         raise NotFound(f"There is no {fact.kind} {fact.id}.")
     target = JobId(fact.id) if fact.kind == "job" else None
     outcome = families.step(family, target, fact.event, draft.now)
     _keep(draft, outcome)
-    return bool(outcome.moved)
+    return outcome.moved
 
 
 def _keep(draft: Draft, outcome: Outcome) -> None:
@@ -206,21 +213,21 @@ def _keep(draft: Draft, outcome: Outcome) -> None:
         _apply_to_instance(draft, InstanceId(send.id), Fact(send.kind, send.id, send.id, send.event))
 
 
-def _apply_to_instance(draft: Draft, id: InstanceId, fact: Fact) -> bool:
+def _apply_to_instance(draft: Draft, id: InstanceId, fact: Fact) -> list[Moved]:
     instance = draft.instances.get(id)
     if instance is None:
         raise NotFound(f"There is no instance {id}.")
     outcome = Outcome()
     draft.instances[id] = outcome.follow("instance", INSTANCE, instance, fact.event, draft.now).record
     _keep(draft, outcome)
-    return bool(outcome.moved)
+    return outcome.moved
 
 
-def _apply_to_managed(draft: Draft, fact: Fact) -> bool:
+def _apply_to_managed(draft: Draft, fact: Fact) -> list[Moved]:
     aggregate = draft.managed.get(ManagedJobId(fact.family))
     if aggregate is None:
         raise NotFound(f"There is no managed job {fact.family}.")
     stepped = managed_job.step(aggregate, fact.id, fact.event, draft.now)
     draft.managed[aggregate.job.id] = stepped.aggregate
     _keep(draft, stepped.outcome)
-    return bool(stepped.outcome.moved)
+    return stepped.outcome.moved

@@ -3,7 +3,7 @@
 import json
 from dataclasses import fields
 
-from stoker.core import instance, job_facts, managed_task, run_facts
+from stoker.core import instance_facts, job_facts, managed_task, run_facts
 from stoker.core.errors import Broken
 from stoker.core.machine import Effect
 
@@ -13,15 +13,16 @@ _STORED: dict[str, type[Effect]] = {
         job_facts.StartTask,
         job_facts.SubmitJob,
         job_facts.Unregister,
+        job_facts.Warn,
         job_facts.AskStop,
         job_facts.RemoveTask,
         job_facts.DetachVolumes,
         job_facts.Release,
         run_facts.Sweep,
         run_facts.TellOwner,
-        instance.Launch,
-        instance.Destroy,
-        instance.TellJobs,
+        instance_facts.Launch,
+        instance_facts.Destroy,
+        instance_facts.TellJobs,
         managed_task.LaunchRun,
         managed_task.StopRun,
     )

@@ -15,8 +15,9 @@ from stoker.engine.clock import Clock, DatabaseClock
 from stoker.engine.commit import LANES, Committer
 from stoker.engine.draft import Answer
 from stoker.engine.errand import Errands, Performer
+from stoker.engine.fleet import Fleets
 from stoker.engine.loop import Counts, Loop, Once
-from stoker.engine.placement import Merchant, NoMarket, Placement
+from stoker.engine.placement import Merchant, NoOffers, Placement
 from stoker.engine.replica import DEAD_AFTER_S, PERIOD_S, Replica
 from stoker.engine.retention import PERIOD_S as RETENTION_PERIOD_S
 from stoker.engine.retention import Retention
@@ -60,7 +61,7 @@ class Engine:
     ) -> None:
         self._database, self._settings = database, settings
         self._dice = dice or random.SystemRandom()
-        self._own_clock = None if clock else DatabaseClock(database)
+        self._own_clock = None if clock else DatabaseClock(database, lambda: self.replica.others == 0)
         self.clock: Clock = clock or self._own_clock  # type: ignore[assignment]
         self.committer = Committer(database, self.clock, self.new_id, self._committed, lanes=settings.lanes)
         teller = Teller(database, self.clock, self.committer)
@@ -71,8 +72,9 @@ class Engine:
             database, self.clock, settings.name, self._began, lambda: self.wake("errands"),
             period_s=settings.heartbeat_s, dead_after_s=settings.dead_after_s,
         )  # fmt: skip
-        self.merchant: Merchant = merchant or NoMarket()
+        self.merchant: Merchant = merchant or NoOffers()
         self.placement = Placement(self.committer, self.clock, self.merchant, self.new_id)
+        self.fleets = Fleets(database, self.committer, self.clock, self.merchant, self.new_id, settings.period_s)
         away_after_s = max(settings.dead_after_s, 3 * settings.period_s)
         self.swarm = Swarm(database, self.clock, settings.lease_s, away_after_s)
         self._timer = Timer(database, self.clock, self.committer, self.replica.presence)
@@ -82,6 +84,7 @@ class Engine:
         self.add_loop("errands", self.errands.once, settings.period_s)
         self.add_loop("timer", self._timer.once, settings.period_s)
         self.add_loop(hint.PLACEMENT, self.placement.once, settings.period_s)
+        self.add_loop(hint.FLEETS, self.fleets.once, settings.period_s)
         self.add_loop(hint.MANAGED, scheduler.once, settings.period_s)
         self.add_loop("swarm", lambda: self.swarm.expire_once(), settings.period_s)
         self.add_loop("retention", Retention(database, self.clock).once, RETENTION_PERIOD_S)
@@ -125,6 +128,12 @@ class Engine:
         if name in self.loops:
             self.loops[name].hint()
 
+    def tell(self, *names: str) -> None:
+        """Something changed beside the commits: loops here and elsewhere have something to do."""
+        for name in names:
+            self.wake(name)
+        self._speaker.say(names)
+
     def _heard(self) -> bool:
         return self._settings.listens and self.replica.others > 0
 
@@ -143,5 +152,6 @@ class Engine:
             self.wake(name)
         self._speaker.say(batch.hints)
         self._timer.saw(batch.moved, self.wake)
+        self.fleets.saw(batch.moved, self.wake)
         for listener in self.listeners:
             listener(batch)

@@ -65,7 +65,7 @@ class Errands:
                 self._postponed()
                 break
             if errand.id not in self._flying:
-                task = asyncio.get_running_loop().create_task(self._perform(errand, fresh=True))
+                task = asyncio.get_running_loop().create_task(self._perform(errand, current=True))
                 self._fly(errand, task)
                 started += 1
         return started
@@ -76,13 +76,16 @@ class Errands:
         async with self._database.connection() as connection:
             due = await outbox.mine(connection, owner, now, MOST_ERRANDS + PAGE)
             next_due = await outbox.next_due(connection, owner, now)
+            # One that flies now and ends before we are done has been concluded or postponed: it is not for this pass.
+            due = [errand for errand in due if errand.id not in self._flying]
+            current = await outbox.current(connection, due)
         started = 0
         for errand in due:
             if errand.id in self._flying:
                 continue
             if len(self._flying) >= MOST_ERRANDS:
                 return Counts(started, again_after_s=0.1)
-            self._fly(errand, asyncio.get_running_loop().create_task(self._perform(errand, fresh=False)))
+            self._fly(errand, asyncio.get_running_loop().create_task(self._perform(errand, errand.id in current)))
             started += 1
         return Counts(started, None if next_due is None else next_due - now)
 
@@ -108,9 +111,9 @@ class Errands:
         self._flying[errand.id] = task
         task.add_done_callback(lambda _: self._flying.pop(errand.id, None))
 
-    async def _perform(self, errand: Errand, fresh: bool) -> None:
+    async def _perform(self, errand: Errand, current: bool) -> None:
         try:
-            if not fresh and not await self._current(errand):
+            if not current:
                 await self._committer.commit(Change(done=((errand.id, errand.fence),)))
                 return
             effect = decode(errand.effect, errand.payload)
@@ -128,10 +131,6 @@ class Errands:
                 raise
             # The record went on while we were performing: the wish is nobody's any more.
             await self._committer.commit(Change(done=((errand.id, errand.fence),)))
-
-    async def _current(self, errand: Errand) -> bool:
-        async with self._database.connection() as connection:
-            return await outbox.phase_of(connection, errand.kind, errand.target) == errand.phase
 
     async def _postpone(self, errand: Errand, error: Exception) -> None:
         sentence = str(error) or type(error).__name__

@@ -14,7 +14,7 @@ from stoker.store.database import Database
 
 CHANNEL = "stoker"
 _OPENING = JOB_FINISHED | {J.SUBMITTED}
-PLACEMENT, MANAGED, ERRANDS, RUNS = "placement", "managed", "errands", "runs"
+PLACEMENT, MANAGED, ERRANDS, RUNS, FLEETS = "placement", "managed", "errands", "runs", "fleets"
 
 log = structlog.get_logger()
 
@@ -83,7 +83,7 @@ class Listener:
             connection.add_termination_listener(lambda _: ended.set())
             await connection.add_listener(CHANNEL, self._heard)
             # What was said while nobody listened, and what an interrupted commit left behind, is looked for now.
-            for name in (PLACEMENT, MANAGED, ERRANDS):
+            for name in (PLACEMENT, MANAGED, ERRANDS, FLEETS):
                 self._wake(name)
             await ended.wait()
         finally:

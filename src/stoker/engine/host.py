@@ -2,8 +2,9 @@
 
 from stoker.core.errors import NotFound, Unavailable
 from stoker.core.ids import InstanceId
-from stoker.core.instance import Destroy, Destroyed, Launch, Launched
+from stoker.core.instance_facts import Destroy, Destroyed, Launch, Launched
 from stoker.core.machine import Effect
+from stoker.core.reason import JobReason
 from stoker.core.shim_task import S
 from stoker.engine.agent import Agents
 from stoker.engine.change import Change, of_instance
@@ -39,10 +40,15 @@ class HostPerformers:
         changes = await shim.changes("", 0.0)
         for task in changes.tasks:
             try:
-                ended = await shim.terminate(task.id, Terminate(fence=errand.fence), LEAVING_S)
+                ended = await shim.terminate(task.id, _leaving(errand.fence), LEAVING_S)
             except NotFound:
                 continue
             if ended.state is not S.TERMINATED:
                 raise Unavailable("Tasks on it are still ending.")
             await shim.remove(task.id, errand.fence)
         return Change(facts=(of_instance(id, Destroyed()),))
+
+
+def _leaving(fence: int) -> Terminate:
+    """Whoever is still there hears it from the task, should it be faster than its machine's own word."""
+    return Terminate(fence=fence, reason=JobReason.INTERRUPTED_BY_NO_CAPACITY, message="its machine left")

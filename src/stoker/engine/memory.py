@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from stoker.core import run_facts
 from stoker.core.family import Family
 from stoker.core.ids import InstanceId, JobId, RunId
-from stoker.core.instance import Instance
-from stoker.core.instance import S as I
+from stoker.core.instance_facts import Instance
+from stoker.core.instance_facts import S as I
 from stoker.core.job_facts import FINISHED, Job
 from stoker.core.run_facts import Run
 from stoker.engine.change import Change, Fact

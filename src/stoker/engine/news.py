@@ -1,15 +1,23 @@
 """What an agent's word means for a job: pure, so that the simulation decides as the server does."""
 
-from stoker.core.job_facts import AgentFailed, Exited
+from stoker.core.job_facts import AgentFailed, Exited, LimitExceeded
 from stoker.core.reason import JobReason
 from stoker.core.shim_task import S
 from stoker.wire.runner import Failure, Result
 from stoker.wire.shim import TaskInfo
 
 _FAILURES = {Failure.EXECUTOR: JobReason.EXECUTOR_ERROR, Failure.LOG_QUOTA: JobReason.LOG_QUOTA_EXCEEDED}
+_LIMITS = {
+    Failure.MAX_DURATION: JobReason.MAX_DURATION_EXCEEDED,
+    Failure.UTILIZATION: JobReason.TERMINATED_DUE_TO_UTILIZATION_POLICY,
+    Failure.SILENCE: JobReason.INSTANCE_UNREACHABLE,
+}
+"""What the runner counts by itself, and ends the job for."""
+
+End = Exited | AgentFailed | LimitExceeded
 
 
-def end_of(task: TaskInfo, attempt: int) -> Exited | AgentFailed | None:
+def end_of(task: TaskInfo, attempt: int) -> End | None:
     """How the job ended, as far as this task knows; None while it has not.
 
     What the runner wrote down beats what the shim saw: the shim sees only that the runner is gone.
@@ -30,7 +38,10 @@ def task_lost(attempt: int) -> AgentFailed:
     return AgentFailed(JobReason.EXECUTOR_ERROR, "the host lost the task", attempt=attempt)
 
 
-def _of_result(result: Result, attempt: int, ago_s: float) -> Exited | AgentFailed:
-    if result.failure is not None:
-        return AgentFailed(_FAILURES[result.failure], result.message, attempt=attempt)
-    return Exited(result.exit_code, result.signal, result.oom, result.setup, ago_s, attempt=attempt)
+def _of_result(result: Result, attempt: int, ago_s: float) -> End:
+    ended = Exited(result.exit_code, result.signal, result.oom, result.setup, ago_s, attempt=attempt)
+    if result.failure is None:
+        return ended
+    if result.failure in _LIMITS:
+        return LimitExceeded(_LIMITS[result.failure], result.message, ended, attempt=attempt)
+    return AgentFailed(_FAILURES[result.failure], result.message, attempt=attempt)

@@ -1,22 +1,25 @@
 """Orders to agents, made of what is stored of a run."""
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 
+from stoker.core import utilization as core
 from stoker.core.block import gpu_indices
+from stoker.core.errors import Unavailable
 from stoker.core.ids import InstanceId, JobId
-from stoker.core.limits import LOG_QUOTA_BYTES
+from stoker.core.limits import LOG_QUOTA_BYTES, LONGEST_GRACE_S
 from stoker.core.resources import Request
+from stoker.core.warning import WarnSignal
 from stoker.store import order as order_store
 from stoker.store.database import Database
 from stoker.store.instance import capacity_of
-from stoker.store.order import Brief
+from stoker.store.order import Brief, Peer
 from stoker.store.outbox import Errand
-from stoker.store.run import policy_of
+from stoker.store.run import need_of, policy_of
 from stoker.wire.configuration import TaskConfiguration, restored
-from stoker.wire.runner import JobOrder
+from stoker.wire.group import part_of
+from stoker.wire.runner import JobOrder, Utilization, Warning
 from stoker.wire.shim import TaskOrder
 
 REMEMBERED = 1024
@@ -39,7 +42,7 @@ class StoredOrders:
 
     async def task(self, errand: Errand) -> TaskOrder:
         brief = await self._brief(JobId(errand.target))
-        request = _request(brief.resources)
+        request = need_of(brief.resources).of(brief.node)
         disconnect = policy_of(brief.policy).disconnect
         return TaskOrder(
             id=errand.target,
@@ -57,6 +60,7 @@ class StoredOrders:
     async def job(self, errand: Errand) -> JobOrder:
         brief = await self._brief(JobId(errand.target))
         policy, configuration = policy_of(brief.policy), _configuration(brief.configuration)
+        part, peers = part_of(configuration, brief.node), await self._peers(brief, policy.nodes)
         return JobOrder(
             fence=errand.fence,
             job_id=errand.target,
@@ -65,19 +69,39 @@ class StoredOrders:
             project=brief.project,
             submission=brief.attempt,
             replica=brief.replica,
+            replicas_num=max(1, policy.replicas),
             node_rank=brief.node,
             nodes_num=policy.nodes,
+            nodes_ips=tuple(peer.ip for peer in peers),
+            node_group=part.group,
             gpus_per_node=len(_gpus(brief)),
-            setup=configuration.setup,
-            commands=configuration.commands,
+            gpus_num=sum(len(_gpus(peer)) for peer in peers),
+            setup=part.setup,
+            commands=part.commands,
             shell=configuration.shell or "/bin/sh",
-            env={name: value for name, value in configuration.env.items() if value is not None},
+            env={name: value for name, value in part.env.items() if value is not None},
             working_dir=configuration.working_dir,
             tty=configuration.tty,
-            stop_duration_s=policy.stop_duration_s,
+            # Of a run that was accepted when there was no bound.
+            stop_duration_s=min(policy.stop_duration_s, LONGEST_GRACE_S),
+            silence_grace_s=policy.disconnect.grace_s(policy.stop_duration_s) if policy.disconnect else None,
+            max_duration_s=policy.max_duration_s,
+            warning=_warning(policy.warn_signal),
+            utilization=_utilization(policy.utilization, need_of(brief.resources).of(brief.node)),
             log_quota_bytes=LOG_QUOTA_BYTES,
             start=True,
         )
+
+    async def _peers(self, brief: Brief, nodes: int) -> list[Peer]:
+        """All nodes of its replica. They are there before a job is submitted; one that just left is soon known."""
+        if nodes == 1:
+            return [Peer(brief.node, brief.ip, brief.capacity, brief.total, brief.blocks)]
+        async with self._database.connection() as connection:
+            peers = await order_store.peers(connection, brief)
+        if len(peers) < nodes:
+            sentence = f"{len(peers)} of its {nodes} nodes have a machine that can be reached."
+            raise Unavailable(sentence, retry_after_s=0.05)
+        return peers
 
     async def _brief(self, job_id: JobId) -> Brief:
         if (known := self._known.get(job_id)) is not None:
@@ -89,13 +113,23 @@ class StoredOrders:
         return brief
 
 
-def _gpus(brief: Brief) -> tuple[int, ...]:
+def _gpus(brief: Brief | Peer) -> tuple[int, ...]:
     return gpu_indices(capacity_of(brief.capacity), brief.total, brief.blocks)
 
 
-@lru_cache(maxsize=1024)
-def _request(text: str) -> Request:
-    return Request.from_json(json.loads(text))
+def _warning(warn: WarnSignal | None) -> Warning | None:
+    return None if warn is None else Warning(signal=warn.signal, ahead_s=warn.ahead_s)
+
+
+def _utilization(wanted: core.Utilization | None, request: Request) -> Utilization | None:
+    if wanted is None:
+        return None
+    return Utilization(
+        window_s=wanted.window_s,
+        min_gpu_percent=wanted.min_gpu_percent,
+        min_cpu_percent=wanted.min_cpu_percent,
+        cpus=request.cpu.lo or request.cpu.hi or 1.0,
+    )
 
 
 @lru_cache(maxsize=1024)

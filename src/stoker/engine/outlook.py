@@ -1,24 +1,99 @@
 """What placement would do now, for people who ask: nothing is changed, and nobody waits for the answer."""
 
-from collections import Counter
 from collections.abc import Container, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+from uuid import UUID
 
-from stoker.core.gang import Gang
-from stoker.core.ids import RunId
+from stoker.core.gang import Gang, InstanceRoom
+from stoker.core.ids import JobId, RunId
 from stoker.core.limits import MOST_GANGS
+from stoker.core.offer import FleetRoom, Offer, in_reach
 from stoker.core.placement import Plan, plan
-from stoker.engine.placement import WAITING, Merchant, _gang, _left, _room
-from stoker.store import instance as instance_store
-from stoker.store.database import Connection
+from stoker.core.why import Why
+from stoker.engine.placement import WAITING, Merchant, gang_of, within
+from stoker.engine.rooms import Rooms
+from stoker.engine.terrain import Terrain, survey
+from stoker.store import gang as gang_store
+from stoker.store.database import Connection, Record
+from stoker.store.gang import AHEAD, ONE, Standing
+
+MOST_REPLICAS = 10_000
+NOBODY = JobId(UUID(int=0))
+
+
+class Scene(NamedTuple):
+    """What there is to be placed on."""
+
+    rooms: list[InstanceRoom]
+    offers: Sequence[Offer]
+    fleets: list[FleetRoom]
+
+
+class Outlook(NamedTuple):
+    """Why a run waits, told by the first of its replicas; None when that one is about to be placed."""
+
+    why: Why | None
+    gang: Gang | None
+    replicas: list[Standing]
+    scene: Scene
+
+
+async def scene(tx: Connection, merchant: Merchant, rooms: Rooms, now: float) -> Scene:
+    return _scene(await survey(tx, rooms), merchant, now)
+
+
+def _scene(terrain: Terrain, merchant: Merchant, now: float) -> Scene:
+    fleets = terrain.fleet_rooms()
+    return Scene(terrain.rooms(), in_reach(merchant.offers(now), fleets), fleets)
 
 
 async def look(
-    tx: Connection, merchant: Merchant, now: float, *, besides: Sequence[Gang] = (), detail: Container[RunId] = ()
-) -> Plan:
-    """The plan of the next pass; `besides` are gangs that do not exist yet, `detail` names runs to be told more of."""
-    gangs = [*map(_gang, await tx.fetch(WAITING, MOST_GANGS)), *besides]
-    seen = await instance_store.unfinished(tx)
-    market = merchant.market(now)
-    nodes = Counter(one.instance.fleet_id for one in seen)
-    fleets = [_left(fleet, nodes[fleet.fleet_id]) for fleet in market.fleets]
-    return plan(gangs, map(_room, seen), market.offers, fleets, now=now, detail=detail)
+    tx: Connection,
+    merchant: Merchant,
+    rooms: Rooms,
+    now: float,
+    *,
+    besides: Sequence[Gang] = (),
+    fleets: tuple[str, ...] | None = None,
+    detail: Container[RunId] = (),
+) -> tuple[Plan, Scene]:
+    """The plan of the next pass; `besides` are gangs that do not exist yet, which may use `fleets` of these names;
+    `detail` names runs to be told of."""
+    terrain = await survey(tx, rooms)
+    gangs = [gang_of(row, terrain) for row in within(await tx.fetch(WAITING, MOST_GANGS))]
+    for one in besides:
+        usable = terrain.usable(fleets, one.project_id)
+        gangs.append(replace(one, fleets=usable.fleets, absent=usable.absent))
+    seen = _scene(terrain, merchant, now)
+    return plan(gangs, *seen, now=now, detail=detail, told=lambda gang: gang.run_id in detail), seen
+
+
+async def why_of(tx: Connection, merchant: Merchant, rooms: Rooms, run_id: RunId, now: float) -> Outlook:
+    """The plan goes only as far as the run: what waits behind it does not keep it waiting."""
+    replicas = await gang_store.of_run(tx, run_id, MOST_REPLICAS)
+    terrain = await survey(tx, rooms)
+    seen = _scene(terrain, merchant, now)
+    if not replicas:
+        return Outlook(None, None, [], seen)
+    # One that may be tried says more than one that has to wait in any case.
+    first = next((one for one in replicas if not one.held_up), replicas[0])
+    row = await tx.fetchrow(ONE, run_id, first.replica)
+    rows = await tx.fetch(AHEAD, MOST_GANGS, first.priority, first.submitted_at, run_id, first.replica)
+    if row is None or not rows:
+        return Outlook(None, None, replicas, seen)
+    kept, itself = within(rows), (run_id, first.replica)
+    if len(rows) < MOST_GANGS and itself not in ((one["run_id"], one["replica"]) for one in kept):
+        # Its run has as many on machines as it may.
+        return Outlook(None, None, replicas, seen)
+    # One so far behind that no pass looks at it is told why it would wait if it were the next.
+    mine = gang_of(row, terrain)
+    gangs = [*(_ahead(one, terrain) for one in kept if (one["run_id"], one["replica"]) != itself), mine]
+    made = plan(gangs, *seen, now=now, detail={run_id}, told=lambda gang: gang is mine)
+    why = next((replace(why, place=rows[0]["place"], of=rows[0]["waiting"]) for why in made.left), None)
+    return Outlook(why, mine, replicas, seen)
+
+
+def _ahead(row: Record, terrain: Terrain) -> Gang:
+    """One of which only the size matters, and not which jobs it has."""
+    return gang_of({**row, "jobs": (NOBODY,) * row["jobs"], "nodes": range(row["jobs"])}, terrain)

@@ -18,23 +18,27 @@ from stoker.core.job_facts import (
     Cleanup,
     DetachVolumes,
     Exited,
+    LimitExceeded,
     RemoveTask,
     RunnerAccepted,
     StartTask,
     SubmitJob,
     TaskAccepted,
     Unregister,
+    Warn,
 )
+from stoker.core.limits import LONGEST_GRACE_S
 from stoker.core.machine import Effect, Event
 from stoker.core.reason import JobReason
 from stoker.core.shim_task import S
+from stoker.core.warning import Deadline as Cause
 from stoker.engine.agent import Agents, Shim
 from stoker.engine.change import Change, of_job
 from stoker.engine.errand import Performer
 from stoker.engine.log_pump import LogPump
-from stoker.engine.news import end_of, task_lost
+from stoker.engine.news import End, end_of, task_lost
 from stoker.store.outbox import Errand
-from stoker.wire.runner import JobOrder, Stop
+from stoker.wire.runner import Deadline, JobOrder, Stop
 from stoker.wire.shim import TaskOrder, Terminate
 
 FENCED = "fenced"
@@ -59,9 +63,9 @@ class Orders(Protocol):
 
 
 class JobPerformers:
-    def __init__(self, agents: Agents, orders: Orders, pump: LogPump, tell: Tell) -> None:
-        """`tell` commits what must be known before a performer may go on."""
-        self._agents, self._orders, self._pump, self._tell = agents, orders, pump, tell
+    def __init__(self, agents: Agents, orders: Orders, pump: LogPump, tell: Tell, now: Callable[[], float]) -> None:
+        """`tell` commits what must be known before a performer may go on; `now` is the engine's time."""
+        self._agents, self._orders, self._pump, self._tell, self._now = agents, orders, pump, tell, now
         self._sockets: OrderedDict[UUID, str] = OrderedDict()
         """Of runners that have just started, so that nobody is asked twice."""
 
@@ -69,6 +73,7 @@ class JobPerformers:
         return {
             StartTask: self.start_task,
             SubmitJob: self.submit_job,
+            Warn: self.warn,
             AskStop: self.ask_stop,
             RemoveTask: self.remove_task,
             Unregister: self.unregister,
@@ -76,7 +81,8 @@ class JobPerformers:
         }
 
     async def start_task(self, errand: Errand, effect: StartTask) -> Change:
-        """Where its runner is there at once, as processes are, the job is given to it too: one commit for both."""
+        """Where its runner is there at once, as processes are, the job is given to it too: one commit for both. A node
+        of several waits for the others."""
         place = await self._place(errand)
         shim = await self._agents.shim(place)
         try:
@@ -85,6 +91,9 @@ class JobPerformers:
             return _not_begun(errand, error)
         accepted = TaskAccepted(attempt=errand.attempt)
         if task.state is not S.RUNNING:
+            return _said(errand, accepted)
+        if not effect.alone:
+            self._remember(errand.target, task.socket)
             return _said(errand, accepted)
         try:
             await self._agents.runner(place, JobId(errand.target), task.socket).run(await self._orders.job(errand))
@@ -105,6 +114,21 @@ class JobPerformers:
             return _not_begun(errand, error)
         return _said(errand, RunnerAccepted(attempt=errand.attempt))
 
+    async def warn(self, errand: Errand, effect: Warn) -> Change:
+        """How its program takes it is its own affair; that the job ended meanwhile is told by whoever watches."""
+        shim = await self._shim(errand)
+        in_s = None if effect.at is None else max(0.0, effect.at - self._now())
+        try:
+            task = await shim.task(errand.target)
+            if task.state is S.RUNNING and task.result is None:
+                runner = self._agents.runner(await self._place(errand), JobId(errand.target), task.socket)
+                await runner.set_deadline(Deadline(fence=errand.fence, in_s=in_s, reason=Cause(effect.deadline)))
+        except NotFound:
+            return Change()
+        except StokerError as error:
+            return _refused(errand, error)
+        return Change()
+
     async def ask_stop(self, errand: Errand, effect: AskStop) -> Change:
         """Its end is news of its own, told by whoever watches the host; unless it has ended before anybody asked."""
         shim = await self._shim(errand)
@@ -114,7 +138,8 @@ class JobPerformers:
                 return _said(errand, end)
             if task.state is S.RUNNING:
                 runner = self._agents.runner(await self._place(errand), JobId(errand.target), task.socket)
-                await runner.stop(Stop(fence=errand.fence))
+                grace_s = None if effect.grace_s is None else min(effect.grace_s, LONGEST_GRACE_S)
+                await runner.stop(Stop(fence=errand.fence, grace_s=grace_s))
         except NotFound:
             return _said(errand, task_lost(errand.attempt))
         except StokerError as error:
@@ -126,7 +151,7 @@ class JobPerformers:
         shim = await self._shim(errand)
         try:
             ended = await self._end(shim, errand)
-            if isinstance(ended, Exited) and not effect.known:
+            if isinstance(ended, Exited | LimitExceeded) and not effect.known:
                 # It would be gone with the task: committed here before it is forgotten there.
                 await self._tell(_said(errand, ended))
             await shim.remove(errand.target, errand.fence)
@@ -152,7 +177,7 @@ class JobPerformers:
         while len(self._sockets) > REMEMBERED:
             self._sockets.popitem(last=False)
 
-    async def _end(self, shim: Shim, errand: Errand) -> Exited | AgentFailed | None:
+    async def _end(self, shim: Shim, errand: Errand) -> End | None:
         """How its commands ended, where anybody knows."""
         try:
             task = await shim.terminate(errand.target, Terminate(fence=errand.fence), TERMINATION_S)

@@ -1,61 +1,50 @@
 """The placer: one in the cluster, hundreds of placements a pass; the plan is core's, here are its eyes and hands."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from stoker.core.block import Blocks
 from stoker.core.gang import Gang, InstanceRoom
-from stoker.core.ids import InstanceId, JobId, instance_name
-from stoker.core.instance import LIVE, UP, Instance, S
+from stoker.core.ids import FleetId, InstanceId, JobId, RunId, instance_name
+from stoker.core.instance_facts import Divided, Instance, S
 from stoker.core.job_facts import NoCapacity, Placed, Reserved
-from stoker.core.limits import FEW_GANGS, MOST_GANGS
+from stoker.core.limits import FEW_GANGS, MANY_GANGS, MOST_GANGS
 from stoker.core.machine import Event
-from stoker.core.offer import FleetRoom, Offer
-from stoker.core.placement import Launch, Plan, plan
-from stoker.core.resources import Request
+from stoker.core.offer import Offer, any_to_launch, in_reach
+from stoker.core.placement import Launch, Plan, fails, plan
 from stoker.engine.aside import Aside
-from stoker.engine.change import Change, of_job
+from stoker.engine.change import Change, of_instance, of_job
 from stoker.engine.clock import Clock
 from stoker.engine.commit import Committer
 from stoker.engine.loop import Counts
-from stoker.store import instance as instance_store
+from stoker.engine.rooms import Rooms
+from stoker.engine.terrain import Terrain, survey
 from stoker.store.database import Connection, Record
 from stoker.store.gang import IMPATIENT
 from stoker.store.gang import WAITING as WAITING
-from stoker.store.instance import Unfinished
-from stoker.store.run import policy_of
+from stoker.store.run import need_of, policy_of
 
 LOCK = 0x706C6163
-
-
-@dataclass(frozen=True, slots=True)
-class Market:
-    """What could be launched, and within which fleets; `nodes_left` of a fleet is its maximum here."""
-
-    offers: tuple[Offer, ...] = ()
-    fleets: tuple[FleetRoom, ...] = ()
 
 
 class Merchant(Protocol):
     """Knows the backends' offers without asking them: the pass holds a lock."""
 
-    def market(self, now: float) -> Market: ...
+    def offers(self, now: float) -> Sequence[Offer]: ...
 
 
-class NoMarket:
-    def market(self, now: float) -> Market:
-        return Market()
+class NoOffers:
+    def offers(self, now: float) -> Sequence[Offer]:
+        return ()
 
 
 class Placement:
     def __init__(self, committer: Committer, clock: Clock, merchant: Merchant, new_id: Callable[[], UUID]) -> None:
         self._committer, self._merchant, self._new_id = committer, merchant, new_id
         self._aside = Aside(clock)
+        self._rooms = Rooms(lambda: committer.generation)
 
     async def once(self) -> Counts:
         results = await self._committer.commit_planned(LOCK, self._plan)
@@ -68,24 +57,28 @@ class Placement:
         return Counts(len(results), again_after_s, failures.bugs, failures.error)
 
     async def _plan(self, tx: Connection, now: float) -> Sequence[Change]:
+        """Where the first few take all the room there is, it does not matter how many wait behind them."""
         rows = await self._waiting(tx, FEW_GANGS)
         if not rows:
             return []
-        unfinished = await instance_store.unfinished(tx)
-        seen = {one.instance.id: one.instance for one in unfinished}
-        market = self._merchant.market(now)
-        nodes = Counter(one.fleet_id for one in seen.values())
-        fleets = [_left(fleet, nodes[fleet.fleet_id]) for fleet in market.fleets]
-        rooms = [_room(one) for one in unfinished]
-        gangs = [_gang(row) for row in rows]
-        made = plan(gangs, rooms, market.offers, fleets, now=now)
-        if len(rows) >= FEW_GANGS and (market.offers or not _full(rooms, made) or await tx.fetchval(IMPATIENT)):
-            # Where the first few take all the room there is, it does not matter how many wait behind them.
-            rows = await self._waiting(tx, MOST_GANGS)
-            gangs = [_gang(row) for row in rows]
-            made = plan(gangs, rooms, market.offers, fleets, now=now)
+        terrain = await survey(tx, self._rooms)
+        fleets, rooms = terrain.fleet_rooms(), terrain.rooms()
+        offers = in_reach(self._merchant.offers(now), fleets)
+        looked, hurry = FEW_GANGS, False
+        while True:
+            gangs = [gang_of(row, terrain) for row in within(rows)]
+            made = plan(gangs, rooms, offers, fleets, now=now, told=fails)
+            if len(rows) < looked or looked >= MOST_GANGS:
+                break
+            full = _full(rooms, made) and not any_to_launch(offers, fleets)
+            if full and not (hurry := hurry or await tx.fetchval(IMPATIENT)):
+                # Where the first few take all the room there is, it does not matter how many wait behind them.
+                break
+            looked = MOST_GANGS if hurry or looked >= MANY_GANGS else MANY_GANGS
+            rows = await self._waiting(tx, looked)
         attempts = {id: attempt for row in rows for id, attempt in zip(row["jobs"], row["attempts"], strict=True)}
-        return list(_Hands(made, gangs, attempts, seen, self._new_id, now).changes())
+        divided = [Change(facts=(of_instance(id, Divided(total)),)) for id, total in terrain.divisions]
+        return [*divided, *_Hands(made, gangs, attempts, terrain.instances, self._new_id, now).changes()]
 
     async def _waiting(self, tx: Connection, most: int) -> list[Record]:
         aside = self._aside.ids()
@@ -131,16 +124,18 @@ class _Hands:
         return Placed(instance.id, blocks, owned=instance.owned, shim=instance.shim, where=where, attempt=attempt)
 
     def _launch(self, launch: Launch) -> None:
-        """The row first, the provider later: what a crash leaves behind is found by our id."""
-        offer = launch.offer
-        instance = Instance(
-            id=InstanceId(self._new_id()), fleet_id=launch.fleet_id, backend=offer.backend,
-            blocks=Blocks(offer.capacity, offer.blocks), entered_at=self._now, price=offer.price, spot=offer.spot,
-            shim=offer.shim,
-        )  # fmt: skip
+        instance = wanted(InstanceId(self._new_id()), launch.fleet_id, launch.offer, self._now)
         for job, blocks in launch.jobs:
             self._events[job] = self._arrival(job, instance, blocks)
             self._born[job] = instance
+
+
+def wanted(id: InstanceId, fleet_id: FleetId, offer: Offer, now: float) -> Instance:
+    """The row first, the provider later: what a crash leaves behind is found by our id."""
+    return Instance(
+        id=id, fleet_id=fleet_id, backend=offer.backend, blocks=Blocks(offer.capacity, offer.blocks), entered_at=now,
+        price=offer.price, spot=offer.spot, shim=offer.shim, offer=offer.name, location=offer.location,
+    )  # fmt: skip
 
 
 def _full(rooms: Iterable[InstanceRoom], made: Plan) -> bool:
@@ -149,33 +144,24 @@ def _full(rooms: Iterable[InstanceRoom], made: Plan) -> bool:
     return free <= sum(len(one.blocks) for one in made.assignments)
 
 
-def _left(fleet: FleetRoom, nodes: int) -> FleetRoom:
-    return fleet if fleet.nodes_left is None else replace(fleet, nodes_left=max(0, fleet.nodes_left - nodes))
+def within(rows: Sequence[Record]) -> list[Record]:
+    """Of each run no more than its `max_parallel` still lets on machines."""
+    taken: Counter[RunId] = Counter()
+    kept = []
+    for row in rows:
+        taken[row["run_id"]] += 1
+        if row["room"] is None or taken[row["run_id"]] <= row["room"]:
+            kept.append(row)
+    return kept
 
 
-def _gang(row: Record) -> Gang:
-    policy, request = policy_of(row["policy"]), _request(row["resources"])
+def gang_of(row: Mapping[str, Any] | Record, terrain: Terrain) -> Gang:
+    policy, need = policy_of(row["policy"]), need_of(row["resources"])
+    usable = terrain.usable(policy.fleets, row["project_id"])
     return Gang(
         run_id=row["run_id"], replica=row["replica"], submitted_at=row["submitted_at"],
-        jobs=tuple((job, request) for job in row["jobs"]), priority=policy.priority, whole=policy.nodes > 1,
+        jobs=tuple((job, need.of(node)) for job, node in zip(row["jobs"], row["nodes"], strict=True)),
+        priority=policy.priority, whole=policy.nodes > 1,
         on_no_capacity=policy.on_no_capacity, ready=not row["held_up"], project_id=row["project_id"],
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=1024)
-def _request(text: str) -> Request:
-    return Request.from_json(json.loads(text))
-
-
-def _room(unfinished: Unfinished) -> InstanceRoom:
-    one, barred = unfinished.instance, ""
-    if one.state not in LIVE:
-        barred = one.state.value
-    elif one.cordoned:
-        barred = "cordoned"
-    elif one.unreachable_since is not None:
-        barred = "unreachable"
-    return InstanceRoom(
-        one.id, one.blocks, one.fleet_id, ready=one.state in UP, barred=barred, name=instance_name(one.backend, one.id),
-        project_id=unfinished.project_id,
+        fleets=usable.fleets, absent=usable.absent,
     )  # fmt: skip

@@ -138,5 +138,5 @@ async def _journal(
 ) -> None:
     """One entry a bulk act; what happens to a single task is told by its executions."""
     bundle = Bundle()
-    journal.append(bundle, [journal.Entry("task", id, family, event, None, target, note, by)], now)
+    journal.append(bundle, [journal.Entry("task", id, family, event, None, target, note, by, family)], now)
     await bundle.write(tx)

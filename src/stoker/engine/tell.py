@@ -7,8 +7,8 @@ from typing import Any
 from stoker.core.errors import Conflict, NotFound
 from stoker.core.family import found
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId, derived, instance_name
-from stoker.core.instance import Instance, TellJobs, Tidings
-from stoker.core.job_facts import CleanedUp, Cleanup, InstanceGone, Interrupted, Placed, Release, S
+from stoker.core.instance_facts import Instance, TellJobs, Tidings
+from stoker.core.job_facts import CleanedUp, Cleanup, Draining, InstanceGone, Interrupted, Placed, Release, S
 from stoker.core.machine import Effect, Event
 from stoker.core.managed_task import CleanedUp as RunCleanedUp
 from stoker.core.managed_task import LaunchRun, ManagedTaskId, RunCreated, StopRun
@@ -117,7 +117,13 @@ def _tidings(row: Record, tidings: str, instance: Instance) -> Event | None:
                 return None
             blocks, where = tuple(row["blocks"]), instance_name(instance.backend, instance.id)
             return Placed(instance.id, blocks, owned=instance.owned, shim=instance.shim, where=where, attempt=attempt)
+        case Tidings.DRAINING:
+            return Draining(instance.id, instance.drain_at, attempt=attempt)
         case Tidings.INTERRUPTED:
             return Interrupted(instance.id, "its machine is leaving", attempt=attempt)
+        case Tidings.NOTICED:
+            # Both begin with the notice, so that it is the same however often and late it is told.
+            leaves_at, notice_s = instance.destroy_at, (instance.destroy_at or 0.0) - instance.entered_at
+            return Interrupted(instance.id, "its machine is leaving", leaves_at, notice_s, attempt=attempt)
         case Tidings.GONE:
             return InstanceGone(instance.id, "its machine is gone", attempt=attempt)

@@ -12,11 +12,11 @@ from uuid import UUID
 
 import structlog
 
-from stoker.core import instance as inst
+from stoker.core import instance_facts as inst
 from stoker.core import job_facts as job
 from stoker.core.errors import Conflict, NotFound, StokerError, Unavailable
 from stoker.core.ids import InstanceId, JobId, RunId
-from stoker.core.instance import Instance
+from stoker.core.instance_facts import Instance
 from stoker.core.shim_task import S as TaskState
 from stoker.engine.agent import Agents, Shim
 from stoker.engine.change import Change, Fact, of_instance, of_job

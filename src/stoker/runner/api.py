@@ -22,9 +22,11 @@ from stoker.wire.runner import (
     LONGEST_WAIT_S,
     PULL_BYTES,
     Assignment,
+    Deadline,
     FromOffset,
     Header,
     Health,
+    Heard,
     JobOrder,
     Metrics,
     Pull,
@@ -64,6 +66,8 @@ ROUTES: Final = (
         headers=(Header.NEXT, Header.END, Header.COMPLETE),
     ),
     Route("POST", "/stop", "Stop it", Stop, {202: Health, **_errors(409, 413, 422)}),
+    Route("POST", "/deadline", "When it will be ended", Deadline, {202: Health, **_errors(409, 413, 422)}),
+    Route("POST", "/heard", "The server is there", Heard, {202: Health, **_errors(413, 422)}),
     Route("GET", "/metrics", "What its processes use", None, {200: Metrics, **_errors()}),
     Route(
         "GET",
@@ -88,11 +92,24 @@ class Api:
         self._uploading = asyncio.Lock()
 
     def application(self, failed: Failed) -> web.Application:
-        edge = guard(self._assignment.token, self._life.heard, failed)
+        edge = guard(self._assignment.token, self._heard, failed)
         app = web.Application(middlewares=[edge], client_max_size=BODY_BYTES)
         for route in ROUTES:
             app.router.add_route(route.method, route.path, getattr(self, route.path[1:]))
         return app
+
+    def _heard(self, request: web.Request) -> None:
+        """Whoever has the token speaks for the server, except the shim: it says itself how long ago that was."""
+        if request.path != "/heard":
+            self._life.limits.heard()
+
+    async def heard(self, request: web.Request) -> web.Response:
+        self._life.limits.heard((await read_body(request, Heard)).ago_s)
+        return say(self._life.health, 202)
+
+    async def deadline(self, request: web.Request) -> web.Response:
+        self._life.set_deadline(await read_body(request, Deadline))
+        return say(self._life.health, 202)
 
     async def healthz(self, request: web.Request) -> web.Response:
         return say(self._life.health)

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Final
 
 from stoker.core.errors import UserError
 from stoker.runner.limits import SCRIPT_BYTES
+from stoker.runner.place import Place
 from stoker.runner.reaper import JOB_VARIABLE
 from stoker.wire.runner import Assignment, JobOrder
 
@@ -44,14 +45,16 @@ def arguments(shell: str, commands: Sequence[str]) -> list[str]:
     return [shell, *stop, "-c", script(commands)]
 
 
-def environment(order: JobOrder, assignment: Assignment, work: Path, host: Mapping[str, str]) -> dict[str, str]:
+def environment(
+    order: JobOrder, assignment: Assignment, place: Place, host: Mapping[str, str], deadline_at: float | None = None
+) -> dict[str, str]:
     """The job's own variables win over defaults, and ours win over the job's."""
     # Programs that ask for the name of a user who has none in the host's list would fail.
     user = host.get("USER", "stoker") if assignment.uid is None else f"stoker-{assignment.uid}"
     defaults = {name: host[name] for name in _OF_THE_HOST if name in host}
     defaults |= {
         "PATH": SEARCH_PATH,
-        "HOME": str(work),
+        "HOME": str(place.work),
         "USER": user,
         "LOGNAME": user,
         "SHELL": order.shell,
@@ -59,7 +62,16 @@ def environment(order: JobOrder, assignment: Assignment, work: Path, host: Mappi
         **({"TERM": "xterm-256color"} if order.tty else {}),
         **_devices(assignment),
     }
-    return defaults | order.env | _stoker(order)
+    return defaults | order.env | _stoker(order) | _deadline(order, place, deadline_at)
+
+
+def _deadline(order: JobOrder, place: Place, deadline_at: float | None) -> dict[str, str]:
+    told = {"STOKER_DEADLINE_FILE": str(place.deadline)}
+    if order.max_duration_s is not None:
+        told["STOKER_MAX_DURATION"] = f"{order.max_duration_s:g}"
+    if deadline_at is not None:
+        told["STOKER_DEADLINE"] = f"{deadline_at:.0f}"
+    return told
 
 
 def _devices(assignment: Assignment) -> dict[str, str]:
@@ -76,12 +88,14 @@ def _stoker(order: JobOrder) -> dict[str, str]:
         "STOKER_SUBMISSION": str(order.submission),
         "STOKER_PROJECT": order.project,
         "STOKER_REPLICA": str(order.replica),
+        "STOKER_REPLICAS_NUM": str(order.replicas_num),
         "STOKER_NODE_RANK": str(order.node_rank),
         "STOKER_NODES_NUM": str(order.nodes_num),
         "STOKER_NODES_IPS": "\n".join(order.nodes_ips),
         "STOKER_MASTER_NODE_IP": order.nodes_ips[0] if order.nodes_ips else "",
         "STOKER_GPUS_PER_NODE": str(order.gpus_per_node),
-        "STOKER_GPUS_NUM": str(order.gpus_per_node * order.nodes_num),
+        "STOKER_GPUS_NUM": str(order.gpus_num),
+        **({"STOKER_NODE_GROUP": order.node_group} if order.node_group else {}),
     }
 
 

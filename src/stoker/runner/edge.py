@@ -29,7 +29,7 @@ _STATUS: Final[tuple[tuple[type[StokerError], int], ...]] = (
 """The first class that fits."""
 
 
-def guard(token: str, heard: Callable[[], None], failed: Failed) -> Middleware:
+def guard(token: str, heard: Callable[[web.Request], None], failed: Failed) -> Middleware:
     """Lets in who has the token, tells `heard` of him, and turns what goes wrong into an answer.
 
     What nobody foresaw is told to `failed` with all that is known, and to the caller with nothing but that it happened.
@@ -42,14 +42,11 @@ def guard(token: str, heard: Callable[[], None], failed: Failed) -> Middleware:
             given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
             if not hmac.compare_digest(given, wanted):
                 return refusal(401, "unauthorized", "The token of this task is missing or wrong.")
-            heard()
+            heard(request)
             if request.transport is not None:
                 # An answer is finished when the kernel has all of it, so that an agent that leaves takes none with it.
                 request.transport.set_write_buffer_limits(high=0)
-            try:
-                return await handler(request)
-            finally:
-                heard()
+            return await handler(request)
         except web.HTTPException as error:
             return _of_http(error)
         except ValidationError as error:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from stoker.runner import cgroup
+from stoker.runner import cgroup, proc
 from stoker.runner.command import arguments, environment, find_shell
 from stoker.runner.limits import KILL_S, LINGER_S
 from stoker.runner.output import Channel, Output, open_pipes, open_terminal
@@ -71,6 +71,12 @@ class Job:
         self._killed = asyncio.Event()
         self._taken_bytes = 0
         self._over_quota = False
+        self.deadline_at: float | None = None
+        """By the host's clock, for its environment: when it will be ended, if that is known before it starts."""
+        self.busy = False
+        """Its commands run, not its setup."""
+        self.over = False
+        """They have ended by themselves, or were stopped."""
         self.ended = False
         """Nothing of it is left."""
 
@@ -97,6 +103,21 @@ class Job:
         else:
             self.kill()
 
+    def warn(self, number: int) -> int:
+        """How many processes of its group heard it.
+
+        Only those that listen are told: the shell that waits for the program would die of it, and so would a `tee` at
+        the end of its output, and the program with them.
+        """
+        heard = 0
+        for pid in proc.descendants([os.getpid()]):
+            told = proc.stat(pid)
+            if told is not None and told.group in self._groups and proc.listens(pid, number):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+                    heard += 1
+        return heard
+
     def kill(self) -> None:
         self._killed.set()
         for group in self._groups:
@@ -113,6 +134,7 @@ class Job:
             return Ending(_COULD_NOT_START, failure=Failure.EXECUTOR, message=f"There is no pipe to be had: {error}.")
         output = Output(channel.readers, self._spool, self._take)
         ending = await self._all_commands(channel)
+        self.busy, self.over = False, True
         channel.close_writers()
         await self._settle(output)
         self.ended = True
@@ -124,7 +146,7 @@ class Job:
         return replace(ending, oom=self._died_of_memory(ending, before))
 
     async def _all_commands(self, channel: Channel) -> Ending:
-        variables = environment(self._order, self._assignment, self._place.work, os.environ)
+        variables = environment(self._order, self._assignment, self._place, os.environ, self.deadline_at)
         ending = Ending(0)
         try:
             self._check_shell(variables)
@@ -135,6 +157,7 @@ class Job:
                     # Between the two, or before the first of them.
                     return STOPPED
                 ended = self._start(channel, variables, setup)
+                self.busy = not setup
                 if not setup:
                     channel.close_writers()
                 ending = replace(read_status(await ended), setup=setup)

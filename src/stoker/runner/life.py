@@ -20,7 +20,9 @@ from pydantic import BaseModel
 from stoker.core.errors import Conflict, Unavailable
 from stoker.runner.code import unpack
 from stoker.runner.command import check_order
+from stoker.runner.deadline import clock
 from stoker.runner.job import STOPPED, Ending, Job, user_of
+from stoker.runner.limit import Limits
 from stoker.runner.limits import (
     JOB_WAIT_S,
     LAST_READERS_WAIT_S,
@@ -34,10 +36,11 @@ from stoker.runner.limits import (
     START_WAIT_S,
 )
 from stoker.runner.place import Place, free_space, hold_space, write_file
+from stoker.runner.proc import boot_id
 from stoker.runner.reaper import Reaper, kill_leftovers
 from stoker.runner.spool import OwnLog, Spool, persist
 from stoker.runner.version import VERSION
-from stoker.wire.runner import Assignment, Failure, Health, JobOrder, Result, RunnerState, Stop
+from stoker.wire.runner import Assignment, Deadline, Failure, Health, JobOrder, Result, RunnerState, Stop
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -60,7 +63,9 @@ class Life:
         self._readers: dict[object, int] = {}
         self._turn = asyncio.Lock()
         self._moved = asyncio.Event()
-        self._heard_at = _clock()
+        self._limit: Failure | None = None
+        """The one that we stopped it for ourselves."""
+        self.limits = Limits(place, assignment, self._exceeded, own.say)
 
     # From the beginning to the end.
 
@@ -91,12 +96,15 @@ class Life:
             message = f"Nobody said that it should start within {START_WAIT_S:.0f} s."
             return replace(STOPPED, failure=Failure.EXECUTOR, message=message)
         if self._order is None or self._stop_wanted:
-            return replace(STOPPED, message=self._stop_sentence or STOPPED.message)
+            return replace(STOPPED, message=self._stop_sentence or STOPPED.message, failure=self._limit)
         self._go(RunnerState.PREPARE)
         self._job = Job(self._order, self._assignment, self._place, self.spool, self._reaper, self.own.say)
+        if (left_s := self.limits.left_s) is not None:
+            self._job.deadline_at = time.time() + left_s
+        self.limits.started(self._job)
         self._go(RunnerState.RUN)
         ending = await self._job.run()
-        return replace(ending, message=ending.message or self._stop_sentence)
+        return replace(ending, message=ending.message or self._stop_sentence, failure=ending.failure or self._limit)
 
     async def _conclude(self, ending: Ending) -> None:
         """The log first, then the result, then the word: whoever hears of the result finds both after any crash."""
@@ -110,6 +118,8 @@ class Life:
             failure=ending.failure,
             message=ending.message[:MESSAGE_CHARS],
             ended_at=time.time(),
+            ended_up_s=clock(),
+            boot=boot_id(),
             log_end=self.spool.end,
         )
         data = result.model_dump_json().encode()
@@ -158,6 +168,7 @@ class Life:
             check_order(order)
             await self._keep_order(order)
             self._order = order
+            self.limits.begin(order)
             self.own.say(f"took job {order.job_id}, submission {order.submission} of run {order.run_name}")
             self._go(RunnerState.WAIT_CODE)
 
@@ -210,6 +221,22 @@ class Life:
             self._job.stop(grace_s)
         self._move()
 
+    def set_deadline(self, deadline: Deadline) -> None:
+        """The job will be ended by somebody else; what is passed on is when, so that its program is warned."""
+        self._check_fence(deadline.fence)
+        self._ordered()
+        self.limits.set(deadline)
+
+    def _exceeded(self, limit: Failure, sentence: str) -> None:
+        """The first reason to end it counts. Silence cuts short the grace that it has: it will be run elsewhere."""
+        if self._job is not None and self._job.over:
+            return
+        if not self._stopped and self.result is None:
+            self._limit, self._stop_sentence = limit, sentence
+        elif limit is not Failure.SILENCE:
+            return
+        self._stop(self._ordered().silence_grace_s if limit is Failure.SILENCE else None, sentence)
+
     def terminate(self) -> None:
         """A signal, as the shim sends it: the job is stopped, and the log stays on disk for the shim to serve."""
         self._leaving = True
@@ -247,24 +274,7 @@ class Life:
             del self._readers[key]
             self._move()
 
-    # Silence, and nobody left.
-
-    def heard(self) -> None:
-        """Somebody with the token is there."""
-        self._heard_at = _clock()
-
-    async def watch_silence(self) -> None:
-        """Stops the job when the server was not heard for as long as the configuration allows."""
-        limit_s = self._assignment.stop_after_s
-        if limit_s is None:
-            return
-        while self.result is None:
-            silent_s = _clock() - self._heard_at
-            if silent_s > limit_s and self._order is not None:
-                self._stop_sentence = f"Stopped because the server was not heard for {limit_s:g} s."
-                self._stop(None, f"the server was not heard for {silent_s:.1f} s")
-                return
-            await asyncio.sleep(min(1.0, limit_s / 4))
+    # Nobody left.
 
     async def abandoned(self) -> None:
         """Returns when the task's directory is gone and no job runs: what is left to say, nobody can ever read."""
@@ -322,11 +332,6 @@ class Life:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as speaker:
             speaker.setblocking(False)
             speaker.sendto(str(self._assignment.id).encode(), self._assignment.notify)
-
-
-def _clock() -> float:
-    """Goes on while the machine sleeps: the server's patience does too."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _found(path: Path, model: type[M]) -> M | None:

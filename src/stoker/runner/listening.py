@@ -4,13 +4,17 @@ import os
 import socket
 from pathlib import Path
 
+# A caller that finds the queue full is not told to wait: asyncio takes its EAGAIN for a connection and loses the
+# request. The kernel cuts this to its own limit (4,096 unless somebody changed it).
+QUEUE = 65_535
+
 
 def listen(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     server = socket.socket(socket.AF_UNIX, kind)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
     server.bind(str(fresh))
-    server.listen(128)
+    server.listen(QUEUE)
     os.replace(fresh, path)
     return server
 

@@ -25,7 +25,7 @@ from stoker.runner.identity import Identity
 from stoker.runner.job import user_of
 from stoker.runner.life import Life
 from stoker.runner.limits import OWN_LOG_BYTES, OWN_LOG_DELAY_S
-from stoker.runner.listening import listen
+from stoker.runner.listening import QUEUE, listen
 from stoker.runner.place import Place
 from stoker.runner.reaper import Reaper
 from stoker.runner.segment import Segments
@@ -118,11 +118,11 @@ async def _live(place: Place, assignment: Assignment, listener: socket.socket) -
     parts.reaper.start()
     loop.add_signal_handler(signal.SIGTERM, life.terminate)
     await parts.site.setup()
-    await web.SockSite(parts.site, listener).start()
+    await web.SockSite(parts.site, listener, backlog=QUEUE).start()
     life.own.say(f"runner {VERSION} of task {assignment.id} is process {os.getpid()}")
     async with asyncio.TaskGroup() as group:
         # One of these that breaks takes the runner with it; the shim then says so.
-        for work in (life.spool.drive(), life.own.spool.drive(), life.watch_silence()):
+        for work in (life.spool.drive(), life.own.spool.drive(), life.limits.watch()):
             group.create_task(work)
         ends = {group.create_task(life.live()), group.create_task(life.abandoned())}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -140,7 +140,7 @@ async def _rehearse(place: Place) -> None:
     token = secrets.token_hex(16)
     parts = _put_together(place, Assignment(id=uuid4(), project_id=uuid4(), token=token, socket=str(path)))
     await parts.site.setup()
-    await web.SockSite(parts.site, listen(path)).start()
+    await web.SockSite(parts.site, listen(path), backlog=QUEUE).start()
     reader, writer = await asyncio.open_unix_connection(str(path))
     for question in ("GET /healthz", "GET /pull?offset=0", "POST /run", "POST /job"):
         writer.write(f"{question} HTTP/1.1\r\nHost: runner\r\nAuthorization: Bearer {token}\r\n\r\n".encode())

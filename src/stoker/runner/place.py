@@ -44,6 +44,11 @@ class Place:
         return fresh(self.result)
 
     @property
+    def deadline(self) -> Path:
+        """What the job is told about its end. The only file here that it reads."""
+        return self.directory / "deadline"
+
+    @property
     def work(self) -> Path:
         return self.directory / "work"
 
@@ -75,10 +80,16 @@ def fresh(path: Path) -> Path:
     return path.with_name(path.name + ".new")
 
 
-def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replaces a file by a whole one that only its owner reads; on disk before this returns, if `durable`."""
-    descriptor = os.open(fresh(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o600) -> None:
+    """Replaces a file by a whole one that only its owner reads, unless `mode` says otherwise.
+
+    On disk before this returns, if `durable`.
+    """
+    descriptor = os.open(fresh(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode & 0o700)
     try:
+        if mode & 0o077:
+            # Whatever our umask is.
+            os.fchmod(descriptor, mode)
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(descriptor, rest) :]

@@ -46,7 +46,19 @@ def pids() -> list[int]:
 
 def has_in_environment(pid: int, variable: bytes) -> bool:
     """Whether it was started with `NAME=value` in its environment."""
-    return b"\0" + variable + b"\0" in b"\0" + _read(f"/proc/{pid}/environ")
+    return b"\0" + variable + b"\0" in b"\0" + environment(pid)
+
+
+def environment(pid: int) -> bytes:
+    """As it was started with; empty also while it is being started, or when it is gone."""
+    return _read(f"/proc/{pid}/environ")
+
+
+def listens(pid: int, number: int) -> bool:
+    """Whether it does something about a signal: catches it, or holds it back to ask for it. Others would die of it."""
+    masks = (b"SigCgt:", b"SigBlk:")
+    told = (line.split() for line in _read(f"/proc/{pid}/status").splitlines() if line.startswith(masks))
+    return any(int(mask, 16) >> (number - 1) & 1 for _, mask in told)
 
 
 def alive(pid: int) -> bool:

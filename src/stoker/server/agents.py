@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from stoker.core.machine import Effect
 from stoker.engine.errand import Performer
 from stoker.engine.loop import Once
+from stoker.engine.placement import Merchant
 
 
 @dataclass
@@ -18,6 +19,8 @@ class Agents:
 
     performers: Mapping[type[Effect], Performer] = field(default_factory=dict)
     loops: tuple[tuple[str, Once, float], ...] = ()
+    merchant: Merchant | None = None
+    """What could be launched."""
 
     async def start(self) -> None:
         """After the engine has started."""

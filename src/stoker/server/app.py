@@ -6,16 +6,36 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from stoker.server import error
-from stoker.server.api import event, fleet, health, instance, job, log, plan, project, run, server, token, user
+from stoker.server.api import (
+    dummy,
+    event,
+    fleet,
+    health,
+    hold,
+    instance,
+    job,
+    log,
+    offer,
+    plan,
+    project,
+    run,
+    schedule,
+    server,
+    token,
+    user,
+)
 from stoker.server.context import Context
 from stoker.server.edge import Edge
 
 PUBLIC: Final = frozenset(
-    {"/healthz", "/healthz/live", "/healthz/ready", "/metrics", "/api/openapi.json", "/api/schema/task"}
+    {"/healthz", "/healthz/live", "/healthz/ready", "/metrics", "/api/openapi.json"}
+    | {"/api/schema/task", "/api/schema/fleet"}
 )
 """What is answered without a token."""
 
-NOUNS: Final = (run, plan, log, job, event, instance, fleet, project, user, token, server)
+NOUNS: Final = (
+    run, plan, log, job, event, schedule, hold, instance, fleet, offer, project, user, token, dummy, server,
+)  # fmt: skip
 """Under /api, with a token. Routes are tried one after the other, so what is asked for most comes first."""
 
 _DESCRIPTION: Final = """\

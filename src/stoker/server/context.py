@@ -3,7 +3,9 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from stoker.backends.dummy.steering import Steering
 from stoker.engine.engine import Engine
+from stoker.engine.rooms import Rooms
 from stoker.server.auth import Doorkeeper
 from stoker.server.log_hub import LogHub
 from stoker.server.metrics import Metrics
@@ -11,6 +13,7 @@ from stoker.server.run_hub import RunHub
 from stoker.server.settings import Settings
 from stoker.store.database import Database
 from stoker.store.log import LogStore
+from stoker.store.tail import Tail
 
 
 @dataclass(slots=True)
@@ -24,10 +27,15 @@ class Context:
     """Of the cluster. The token of a runner is HMAC-SHA256 of its job's id under it."""
     version: str
     runs: RunHub
+    tail: Tail
+    rooms: Rooms
+    """The instances as those who ask why something waits see them."""
     log_hub: LogHub
     doorkeeper: Doorkeeper
     metrics: Metrics
     engine: Engine = field(init=False)
+    dummy: Steering | None = None
+    """The dummy backend, where there is one."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     streams: int = 0
     """Logs and events that are being sent."""

@@ -8,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from stoker.core.errors import Conflict, NotFound, StokerError, Unavailable, UserError
+from stoker.core.errors import Conflict, Gone, NotFound, StokerError, Unavailable, UserError
 from stoker.wire.model import ErrorBody, ErrorDetail, Invalid, body_of
 from stoker.wire.problem import problems_of
 
@@ -30,6 +30,7 @@ _STATUS: Final[tuple[tuple[type[StokerError], int], ...]] = (
     (Forbidden, 403),
     (NotFound, 404),
     (Conflict, 409),
+    (Gone, 410),
     (TooLarge, 413),
     (Invalid, 422),
     (UserError, 400),

@@ -2,14 +2,16 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID, uuid4
 
 from stoker.core.block import AUTO, Blocks, divide
-from stoker.core.errors import Unavailable
+from stoker.core.errors import Unavailable, UserError
 from stoker.core.gpu import Gpu
 from stoker.core.ids import FleetId, InstanceId, ProjectId
-from stoker.core.instance import Instance
+from stoker.core.instance_facts import Instance
 from stoker.core.quantity import whole
 from stoker.core.resources import Capacity
 from stoker.shim.start import start
@@ -23,27 +25,35 @@ START_S = 15.0
 LOOK_S = 0.02
 
 
-async def find_shim(home: Path) -> tuple[str, str]:
+async def find_shim(home: Path, variables: Mapping[str, str] | None = None) -> tuple[str, str]:
     """The address and the token of the shim of this home; it is started unless it is there or coming."""
     if (found := await _answering(home)) is not None:
         return found
-    start(home)
+    start(home, variables)
     deadline = asyncio.get_running_loop().time() + START_S
     while (found := await _answering(home)) is None:
         if asyncio.get_running_loop().time() > deadline:
             raise Unavailable(
-                f"The shim of this host did not answer within {START_S:.0f} s.",
+                f"The shim in {home} did not answer within {START_S:.0f} s.",
                 hint=f"What it has to say is in {home / 'shim.log'}.",
             )
         await asyncio.sleep(LOOK_S)
     return found
 
 
-def instance_of(host: HostInfo, host_id: UUID, fleet_id: FleetId, now: float) -> Instance:
+def instance_of(host: HostInfo, host_id: UUID, fleet_id: FleetId, blocks: int | str | None, now: float) -> Instance:
     gpus = tuple(Gpu(gpu.index, gpu.name, gpu.memory_mb, gpu.vendor) for gpu in host.gpus)
     capacity = Capacity(whole(host.cpus), host.memory_mb, host.disk_mb, gpus)
-    blocks = Blocks(capacity, divide(capacity, AUTO))
-    return Instance(InstanceId(host_id), fleet_id, "local", blocks, entered_at=now, owned=True)
+    divided = Blocks(capacity, _divided(capacity, blocks))
+    return Instance(InstanceId(host_id), fleet_id, "local", divided, entered_at=now, owned=True)
+
+
+def _divided(capacity: Capacity, blocks: int | str | None) -> int:
+    """A host that joins a fleet whose division its GPUs do not allow is divided in its own way."""
+    try:
+        return divide(capacity, AUTO if blocks is None else blocks)
+    except UserError:
+        return divide(capacity, AUTO)
 
 
 async def only_project(tx: Connection, host: HostInfo, preferred: str) -> ProjectId | None:
@@ -57,17 +67,20 @@ async def only_project(tx: Connection, host: HostInfo, preferred: str) -> Projec
     return ProjectId(host.project_id) if host.project_id else await project.preferred(tx, preferred)
 
 
-def host_id(home: Path) -> UUID:
-    """Made once and kept with the shim's home: whatever else changes, the same home is the same instance."""
+def host_id(home: Path, *, renewed: bool = False) -> UUID:
+    """Made once and kept with the shim's home: whatever else changes, the same home is the same instance.
+
+    `renewed`: that one has ended, and the host comes back as another.
+    """
     path = home / "host_id"
-    try:
-        return UUID(path.read_text().strip())
-    except (FileNotFoundError, ValueError):
-        made = uuid4()
-        fresh = home / f".host_id-{os.getpid()}"
-        fresh.write_text(f"{made}\n")
-        fresh.replace(path)
-        return made
+    with suppress(FileNotFoundError, ValueError):
+        if not renewed:
+            return UUID(path.read_text().strip())
+    made = uuid4()
+    fresh = home / f".host_id-{os.getpid()}"
+    fresh.write_text(f"{made}\n")
+    fresh.replace(path)
+    return made
 
 
 async def _answering(home: Path) -> tuple[str, str] | None:

@@ -18,6 +18,7 @@ from stoker.engine import garbage, hint
 from stoker.engine.engine import Engine
 from stoker.engine.engine import Settings as EngineSettings
 from stoker.engine.loop import Counts
+from stoker.engine.rooms import Rooms
 from stoker.server import auth, first_start, log_format, run_hub, sweep
 from stoker.server.agents import Agents
 from stoker.server.app import create_app
@@ -37,6 +38,7 @@ from stoker.store.database import ConnectionLost, Database
 from stoker.store.log import LogStore
 from stoker.store.migration import migrate
 from stoker.store.postgres import Embedded
+from stoker.store.tail import Tail
 
 POOL_SIZE: Final = 12
 REVIVE_S: Final = 2.0
@@ -85,7 +87,9 @@ async def running(settings: Settings, build: Build = Hands) -> AsyncIterator[Ser
         await migrate(database)
         context = await _context(settings, database)
         agents = build(context)
-        engine = context.engine = Engine(database, EngineSettings(name=settings.replica), agents.performers)
+        engine = context.engine = Engine(
+            database, EngineSettings(name=settings.replica), agents.performers, merchant=agents.merchant
+        )
         _add_loops(context, agents, embedded)
         engine.listeners.append(context.runs.heard)
         await engine.start()
@@ -133,6 +137,8 @@ async def _context(settings: Settings, database: Database) -> Context:
         secret=bytes.fromhex(secret),
         version=metadata.version("stoker"),
         runs=RunHub(database),
+        tail=Tail(database),
+        rooms=Rooms(lambda: database.generation),
         log_hub=LogHub(),
         doorkeeper=Doorkeeper(database),
         metrics=Metrics(),

@@ -45,14 +45,15 @@ class RunHub(Hub):
             if moved.kind == "run":
                 touched.add(after.id)
                 if births := self._expected.get(after.id):
-                    births.runs[after.id] = after
+                    # As the batch left it: its own row was told before its jobs were counted.
+                    births.runs[after.id] = batch.families[after.id].run
             elif moved.kind == "job":
                 touched.add(after.run_id)
                 if births := self._expected.get(after.run_id):
                     births.jobs.setdefault(after.run_id, []).append(after)
         for id in touched & self._bells.keys():
             self.notify(id)
-        if touched:
+        if batch.moved:
             for bell in self._everywhere:
                 bell.ring()
 
@@ -69,7 +70,7 @@ class RunHub(Hub):
 
     @contextmanager
     def hung_everywhere(self, bell: Bell) -> Iterator[None]:
-        """Rings when any run changes."""
+        """Rings when anything changes, instances too."""
         self._everywhere.add(bell)
         try:
             yield

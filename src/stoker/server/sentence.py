@@ -1,5 +1,6 @@
 """What is going on with a run, in words for people."""
 
+import json
 from typing import Final
 
 from stoker.core.reason import JobReason, RunReason
@@ -35,6 +36,9 @@ _REASONS: Final = {
 }
 
 
+HELD: Final = "held: it waits for `stoker release`"
+
+
 def sentence(run: Listed) -> str:
     """Empty when there is nothing to say besides its status."""
     said = _ended(run) if run.finished or run.state is S.TERMINATING else _under_way(run)
@@ -44,9 +48,22 @@ def sentence(run: Listed) -> str:
 def _under_way(run: Listed) -> str:
     if run.state is S.PENDING and run.resume_at is not None:
         return f"tries again at {moment(run.resume_at):%H:%M:%S} UTC"
-    if run.state is S.PENDING and run.trigger_at is not None:
-        return f"starts at {moment(run.trigger_at):%Y-%m-%d %H:%M} UTC"
+    if run.state is S.PENDING and run.schedule is not None:
+        return _between_rounds(run)
+    if run.held and run.state in (S.PENDING, S.SUBMITTED):
+        return HELD
+    if run.held:
+        return "what has not started yet is held"
     return {S.PENDING: "nothing of it is wanted now", S.SUBMITTED: "waits for a machine"}.get(run.state, "")
+
+
+def _between_rounds(run: Listed) -> str:
+    if run.trigger_at is not None:
+        said = f"starts at {moment(run.trigger_at):%Y-%m-%d %H:%M} UTC"
+    else:
+        said = "paused" if json.loads(run.schedule or "{}").get("paused") else "its schedule has no time left"
+    last = f"last round: {_ended(run)}" if _ended(run) else ""
+    return "; ".join(part for part in (said, "held" if run.held else "", last) if part)
 
 
 def _ended(run: Listed) -> str:

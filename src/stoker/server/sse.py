@@ -33,6 +33,11 @@ def event(data: str, *, id: int | str | None = None, name: str = "") -> bytes:
     return "\n".join((*lines, f"data: {data}", "", "")).encode()
 
 
+def ping(id: int | str) -> bytes:
+    """A sign of life that says how far everything was told: who is cut off does not ask for what is long gone."""
+    return f"id: {id}\n".encode() + PING
+
+
 class _Stream(StreamingResponse):
     """Closes its events however it ends; broken off in the middle of a send, they would wait for the collector."""
 

@@ -12,17 +12,23 @@ from uuid import UUID
 from stoker.core.errors import Conflict
 from stoker.core.family import found
 from stoker.core.ids import RunId
+from stoker.core.limits import MOST_JOBS_SHOWN
+from stoker.core.run_facts import Run as RunRecord
 from stoker.engine.change import Change, RunBirth
 from stoker.server import view
 from stoker.server.auth import Access
 from stoker.server.context import Context
+from stoker.server.fleet import check_fleets
 from stoker.server.idempotency import claim_of, made_before
 from stoker.server.name import name_of
 from stoker.server.parameter import find_run
+from stoker.server.reach import check_reach
+from stoker.server.revision import CHANGED, revise
 from stoker.store import run_list
 from stoker.store.idempotency import Claim
 from stoker.store.run_spec import RunSpec
-from stoker.wire.configuration import TaskConfiguration, complete, stored, to_policy, to_request
+from stoker.wire.configuration import TaskConfiguration, complete, stored, to_policy
+from stoker.wire.group import first_request, to_groups
 from stoker.wire.model import Invalid, Problem
 from stoker.wire.run import Expected, Run, Submit
 
@@ -35,6 +41,8 @@ class Accepted:
     runs: list[Run]
     before: bool = False
     """They were accepted before, under the same key."""
+    revised: bool = False
+    """It was there, and was changed in place."""
 
 
 class Submission:
@@ -52,7 +60,7 @@ class Submission:
         if before is not None:
             return before
         try:
-            return Accepted(await self._made())
+            return await self._revised() or Accepted(await self._made())
         except Conflict:
             # The same request may have been faster by a moment: then what stands in the way is what it made.
             before = await self._before()
@@ -60,9 +68,22 @@ class Submission:
                 raise
             return before
 
+    async def _revised(self) -> Accepted | None:
+        """Where it is the unfinished run that was seen, that one is changed; None where it is not."""
+        expected, (configuration, *_) = self._body.expected, self._configurations
+        if expected is None or configuration.name is None:
+            return None
+        async with self._context.database.connection() as connection:
+            latest = await run_list.latest(connection, self._access.project_id, configuration.name)
+        if latest is None or latest.finished:
+            return None
+        self._check_expected(latest)
+        await revise(self._context, self._access, latest, configuration, expected, self._claim)
+        return Accepted(await as_they_are(self._context, self._access, [latest.id]), revised=True)
+
     async def _before(self) -> Accepted | None:
         found = None if self._claim is None else await made_before(self._context, self._claim)
-        return None if found is None else Accepted(await self._runs(found), before=True)
+        return None if found is None else Accepted(await as_they_are(self._context, self._access, found), before=True)
 
     async def _made(self) -> list[Run]:
         await self._check_state()
@@ -77,12 +98,16 @@ class Submission:
         return await self._commit(self._births())
 
     async def _check_state(self) -> None:
+        if any(one.fleets for one in self._configurations):
+            async with self._context.database.connection() as connection:
+                await check_fleets(connection, self._access, self._configurations)
+        await check_reach(self._context, self._access, self._configurations)
         names = [one.name for one in self._configurations if one.name]
         if not names:
             return
         async with self._context.database.connection() as connection:
             if self._body.expected is not None:
-                await self._check_expected(await run_list.latest(connection, self._access.project_id, names[0]))
+                self._check_expected(await run_list.latest(connection, self._access.project_id, names[0]))
             taken = await run_list.standing(connection, self._access.project_id, names)
         if taken is not None:
             raise Conflict(
@@ -91,11 +116,11 @@ class Submission:
                 code="name_taken",
             )
 
-    async def _check_expected(self, latest: run_list.Listed | None) -> None:
+    def _check_expected(self, latest: run_list.Listed | None) -> None:
         expected: Expected | None = self._body.expected
         if expected is not None and (latest is None or (latest.id, latest.version) != (expected.id, expected.version)):
             raise Conflict(
-                "The run of this name is not the one that was seen any more.",
+                CHANGED,
                 hint="Look at the plan again.",
                 code="changed",
             )
@@ -106,35 +131,43 @@ class Submission:
         for one in self._configurations:
             id = RunId(engine.new_id())
             run = found(id, access.project_id, one.name or name_of(self._dice), to_policy(one), engine.clock.now())
-            spec = RunSpec(id, access.project_id, run.name, access.user, one.type, stored(one))
-            births.append(RunBirth(run, to_request(one), spec))
+            births.append(birth_of(run, one, access))
         return births
 
     async def _commit(self, births: Sequence[RunBirth]) -> list[Run]:
-        ids: list[UUID] = [birth.run.id for birth in births]
-        claim: Claim | None = None
-        if self._claim is not None:
-            claim = self._claim._replace(answer=json.dumps(list(map(str, ids))))
-        with self._context.runs.expected(ids) as born:
-            # Shielded: a client that goes away while it is being accepted finds it accepted.
-            await asyncio.shield(self._context.engine.commit(Change(runs=tuple(births), claim=claim)))
-        if len(born.runs) < len(ids):
-            # It was committed by a try whose answer was lost.
-            return await self._runs(ids)
-        return [
-            view.run_of(
-                view.listed_of(born.runs[birth.run.id], birth.spec),
-                self._access,
-                map(view.listed_job_of, born.jobs.get(birth.run.id, ())),
-            )
-            for birth in births
-            if birth.spec is not None
-        ]
+        return await committed(self._context, self._access, births, self._claim)
 
-    async def _runs(self, ids: Sequence[Any]) -> list[Run]:
-        """As they are now."""
-        async with self._context.database.connection() as connection:
-            return [view.run_of(await find_run(connection, self._access, str(id)), self._access) for id in ids]
+
+async def committed(context: Context, access: Access, births: Sequence[RunBirth], claim: Claim | None) -> list[Run]:
+    """The runs as they were born."""
+    ids: list[UUID] = [birth.run.id for birth in births]
+    if claim is not None:
+        claim = claim._replace(answer=json.dumps(list(map(str, ids))))
+    with context.runs.expected(ids) as born:
+        # Shielded: a client that goes away while it is being accepted finds it accepted.
+        await asyncio.shield(context.engine.commit(Change(runs=tuple(births), claim=claim)))
+    if len(born.runs) < len(ids):
+        # It was committed by a try whose answer was lost.
+        return await as_they_are(context, access, ids)
+    return [
+        view.run_of(
+            view.listed_of(born.runs[birth.run.id], birth.spec),
+            access,
+            map(view.listed_job_of, born.jobs.get(birth.run.id, ())[:MOST_JOBS_SHOWN]),
+        )
+        for birth in births
+        if birth.spec is not None
+    ]
+
+
+async def as_they_are(context: Context, access: Access, ids: Sequence[Any]) -> list[Run]:
+    async with context.database.connection() as connection:
+        return [view.run_of(await find_run(connection, access, str(id)), access) for id in ids]
+
+
+def birth_of(run: RunRecord, configuration: TaskConfiguration, access: Access) -> RunBirth:
+    spec = RunSpec(run.id, access.project_id, run.name, access.user, configuration.type, stored(configuration))
+    return RunBirth(run, first_request(configuration), spec, to_groups(configuration))
 
 
 def _check_names(configurations: Sequence[TaskConfiguration]) -> None:

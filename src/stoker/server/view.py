@@ -2,29 +2,43 @@
 
 import json
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from stoker.core.block import share
 from stoker.core.ids import instance_name
-from stoker.core.instance import Instance as InstanceRecord
+from stoker.core.instance_facts import Instance as InstanceRecord
 from stoker.core.job_facts import FINISHED as JOB_FINISHED
 from stoker.core.job_facts import Job as JobRecord
+from stoker.core.limits import MOST_DURATION_S
+from stoker.core.phrase import counted
+from stoker.core.policy import schedule_of as policy_schedule_of
+from stoker.core.reason import SENTENCES
+from stoker.core.resources import Capacity
 from stoker.core.run_facts import Run as RunRecord
+from stoker.core.run_facts import S as RunStatus
+from stoker.core.run_facts import Tally
+from stoker.core.schedule import Schedule as CoreSchedule
+from stoker.core.schedule import triggers_after
 from stoker.server.auth import Access
 from stoker.server.sentence import sentence
 from stoker.store import fleet as fleet_store
 from stoker.store.event import Told
 from stoker.store.event import Trouble as TroubleRow
+from stoker.store.instance import Shown, Tenant
 from stoker.store.run_list import Listed, ListedJob
 from stoker.store.run_spec import RunSpec
 from stoker.wire.event import Event, Trouble
-from stoker.wire.fleet import Fleet
-from stoker.wire.instance import Instance, InstanceFree, InstanceGpu, InstanceResources
+from stoker.wire.fleet import Fleet, FleetStatus
+from stoker.wire.instance import Instance, InstanceFree, InstanceGpu, InstanceJob, InstanceResources
 from stoker.wire.job import Job
-from stoker.wire.run import Run
+from stoker.wire.run import Counts, Run
+from stoker.wire.schedule import Round, Schedule
 from stoker.wire.time import moment, moment_or_none
 from stoker.wire.user import Role
 
+TRIGGERS_SHOWN = 5
 HIDDEN = "•••"
 """In place of the value of a variable."""
 
@@ -43,10 +57,39 @@ def run_of(listed: Listed, access: Access, jobs: Iterable[ListedJob] = ()) -> Ru
         submitted_at=moment(listed.submitted_at),
         started_at=moment_or_none(listed.started_at),
         finished_at=moment_or_none(listed.finished_at),
+        held=listed.held,
+        schedule=schedule_of(listed, TRIGGERS_SHOWN if listed.configuration is not None else 1),
         version=listed.version,
         configuration=configuration_of(listed, access),
+        counts=counts_of(listed.tally),
+        retry_of=UUID(listed.retry_of) if listed.retry_of else None,
         jobs=tuple(map(job_of, jobs)),
     )
+
+
+def schedule_of(listed: Listed, most: int) -> Schedule | None:
+    if listed.schedule is None:
+        return None
+    schedule, last = policy_schedule_of(json.loads(listed.schedule)), None
+    if listed.last_reason is not None:
+        ends = RunStatus(SENTENCES[listed.last_reason].ends.value)
+        last = Round(status=ends, reason=listed.last_reason, ended_at=moment_or_none(listed.ended_at))
+    return Schedule(
+        cron=schedule.lines,
+        timezone=schedule.zone,
+        overlap=schedule.overlap.value,
+        paused=schedule.paused,
+        next=tuple(map(moment, _triggers(listed, schedule, most))),
+        rounds=listed.round,
+        queued=listed.queued,
+        last=last,
+    )
+
+
+def _triggers(listed: Listed, schedule: CoreSchedule, most: int) -> tuple[float, ...]:
+    if listed.finished or listed.trigger_at is None:
+        return ()
+    return (listed.trigger_at, *triggers_after(schedule, listed.trigger_at, most - 1))
 
 
 def configuration_of(listed: Listed, access: Access) -> dict[str, Any] | None:
@@ -54,9 +97,25 @@ def configuration_of(listed: Listed, access: Access) -> dict[str, Any] | None:
     if listed.configuration is None:
         return None
     configuration: dict[str, Any] = json.loads(listed.configuration)
-    if "env" in configuration and listed.user != access.user and not access.may(Role.MANAGER):
-        configuration["env"] = dict.fromkeys(configuration["env"], HIDDEN)
+    if listed.user != access.user and not access.may(Role.MANAGER):
+        for one in (configuration, *configuration.get("groups", ())):
+            if "env" in one:
+                one["env"] = dict.fromkeys(one["env"], HIDDEN)
     return configuration
+
+
+def counts_of(tally: Tally) -> Counts:
+    """Each job once, by its latest submission; one that is ending counts as what it will be."""
+    return Counts(
+        total=tally.contributing,
+        waiting=tally.submitted,
+        starting=tally.starting,
+        running=tally.running,
+        done=tally.done,
+        retrying=tally.retry,
+        failed=tally.failed + tally.exhausted,
+        stopped=tally.limit + tally.stopped,
+    )
 
 
 def job_of(job: ListedJob) -> Job:
@@ -83,7 +142,9 @@ def listed_of(run: RunRecord, spec: RunSpec) -> Listed:
     """A run that was born a moment ago."""
     return Listed(
         run.id, run.project_id, run.name, spec.user, spec.type, run.state, run.version, run.entered_at,
-        run.submitted_at, resume_at=run.resume_at, trigger_at=run.trigger_at, configuration=spec.configuration,
+        run.submitted_at, resume_at=run.resume_at, trigger_at=run.trigger_at, held=run.policy.hold,
+        schedule=json.dumps(schedule) if (schedule := run.policy.to_json().get("schedule")) else None,
+        configuration=spec.configuration, tally=run.tally, retry_of=run.policy.retry_of,
     )  # fmt: skip
 
 
@@ -95,46 +156,85 @@ def listed_job_of(job: JobRecord) -> ListedJob:
     )  # fmt: skip
 
 
-def instance_of(one: InstanceRecord, fleet: str | None) -> Instance:
+def resources_of(capacity: Capacity) -> InstanceResources:
+    gpus = (
+        InstanceGpu(index=gpu.index, name=gpu.name, memory_mb=gpu.memory_mb, vendor=gpu.vendor) for gpu in capacity.gpus
+    )
+    return InstanceResources(
+        cpu=capacity.cpu,
+        memory_mb=capacity.memory_mb,
+        disk_mb=capacity.disk_mb,
+        gpus=tuple(gpus),
+        named=dict(capacity.named),
+    )
+
+
+def instance_of(shown: Shown, now: float, tenants: Iterable[Tenant] = ()) -> Instance:
+    one = shown.instance
     capacity, held = one.blocks.capacity, one.blocks.held
     free = share(capacity, one.blocks.total, one.blocks.free_count)
     return Instance(
         id=one.id,
         name=instance_name(one.backend, one.id),
-        fleet=fleet,
+        fleet=shown.fleet,
         backend=one.backend,
         status=one.state,
-        resources=InstanceResources(
-            cpu=capacity.cpu,
-            memory_mb=capacity.memory_mb,
-            disk_mb=capacity.disk_mb,
-            gpus=tuple(
-                InstanceGpu(index=gpu.index, name=gpu.name, memory_mb=gpu.memory_mb, vendor=gpu.vendor)
-                for gpu in capacity.gpus
-            ),
-            named=dict(capacity.named),
-        ),
+        resources=resources_of(capacity),
         blocks=one.blocks.total,
         blocks_free=one.blocks.free_count,
         free=InstanceFree(cpu=free.cpu, memory_mb=free.memory_mb, disk_mb=free.disk_mb, gpus=free.gpus),
         jobs=len(held),
+        tenants=tuple(
+            InstanceJob(id=job.id, run=job.run, replica=job.replica, node=job.node, status=job.state) for job in tenants
+        ),
+        offer=one.offer,
+        location=one.location,
         price=one.price,
+        cost=cost_of(one, now),
         spot=one.spot,
         cordoned=one.cordoned,
+        draining_until=_deadline(one.drain_at, now),
         health=one.health,
         message=one.message,
         unreachable_since=moment_or_none(one.unreachable_since),
         since=moment(one.entered_at),
+        launched_at=moment_or_none(one.launched_at),
+        ended_at=moment_or_none(one.ended_at),
     )
 
 
+def cost_of(one: InstanceRecord, now: float) -> float:
+    """From the moment its provider accepted it until it was certainly gone."""
+    if one.launched_at is None:
+        return 0.0
+    return round(one.price * max(0.0, (now if one.ended_at is None else one.ended_at) - one.launched_at) / 3600, 6)
+
+
+def _deadline(at: float | None, now: float) -> datetime | None:
+    """One that is years away was never meant."""
+    return None if at is None or at > now + MOST_DURATION_S / 2 else moment(at)
+
+
 def fleet_of(one: fleet_store.Fleet) -> Fleet:
+    policy = fleet_store.policy_of(one.policy)
+    there, message = one.instances - one.leaving, ""
+    if policy.deleting:
+        message = f"goes with its last instance: {one.instances} left"
+    elif there < policy.min_nodes:
+        message = f"{there} of {counted(policy.min_nodes, 'node')}"
     return Fleet(
         id=one.id,
         name=one.name,
         project=one.project,
+        status=FleetStatus.DELETING if policy.deleting else FleetStatus.ACTIVE,
+        message=message,
+        version=one.version,
         spec=json.loads(one.spec),
         instances=one.instances,
+        idle=one.idle,
+        busy=one.busy,
+        price=one.price,
+        cost=round(one.cost, 6),
         created_at=moment(one.created_at),
     )
 
@@ -153,10 +253,12 @@ def event_of(told: Told) -> Event:
     return Event(
         seq=told.seq,
         at=moment(told.at),
-        run=told.run,
-        run_id=told.run_id,
         kind=told.kind,
         id=told.id,
+        name=told.name,
+        run=told.run,
+        run_id=told.family if told.kind in ("run", "job") else None,
+        fleet=told.fleet,
         event=told.event,
         source=told.source,
         target=told.target,

@@ -103,8 +103,13 @@ class Api:
     def __init__(self, shim: Shim, host: Callable[[], HostInfo], token: str) -> None:
         self._shim, self._host, self._token = shim, host, token
 
+    def _heard(self, request: web.Request) -> None:
+        self._shim.heard()
+
     def application(self) -> web.Application:
-        application = web.Application(client_max_size=BODY_BYTES, middlewares=[guard(self._token, _nothing, _failed)])
+        application = web.Application(
+            client_max_size=BODY_BYTES, middlewares=[guard(self._token, self._heard, _failed)]
+        )
         for name, route in ROUTES.items():
             handler: Handler = getattr(self, name)
             application.router.add_route(route.method, route.path, handler)
@@ -158,10 +163,6 @@ class Api:
 
 def _failed(what: str, error: BaseException) -> None:
     log.error("request failed", request=what, exc_info=error)
-
-
-def _nothing() -> None:
-    """Nobody counts how long the server was silent."""
 
 
 def _id(request: web.Request) -> UUID:

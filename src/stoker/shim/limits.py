@@ -34,6 +34,8 @@ DISK_FULL_AGAIN_S = 0.5
 # Looking.
 LOOK_S = 2.0
 """How often we look by ourselves at what no runner told us, and at how long the logs are."""
+WORDS_IN_SILENCE = 4
+"""How often a runner that counts the server's silence is told that it is there, while it may be silent."""
 TAIL_LINES = 10
 TAIL_BYTES = 2_000
 

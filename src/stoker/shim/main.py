@@ -17,7 +17,7 @@ from aiohttp import web
 
 from stoker.core.errors import StokerError
 from stoker.runner.fork_client import start_runner
-from stoker.runner.listening import listen
+from stoker.runner.listening import QUEUE, listen
 from stoker.runner.reaper import kill_leftovers
 from stoker.shim import cgroup, diary, host
 from stoker.shim.api import Api
@@ -117,7 +117,7 @@ async def _open(home: Home, edge: Api) -> web.AppRunner:
     runner = web.AppRunner(edge.application(), access_log=None, shutdown_timeout=1.0, auto_decompress=False)
     await runner.setup()
     path = home.socket("shim.sock")
-    await web.SockSite(runner, listen(path)).start()
+    await web.SockSite(runner, listen(path), backlog=QUEUE).start()
     home.announce(path)
     return runner
 

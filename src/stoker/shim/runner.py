@@ -16,6 +16,7 @@ from stoker.core.errors import Broken
 from stoker.runner.identity import Identity
 from stoker.runner.listening import held
 from stoker.shim.limits import RUNNER_BORN_S
+from stoker.wire.model import Order
 from stoker.wire.runner import Stop
 
 _BORN_LOOK_S = 0.01
@@ -94,10 +95,15 @@ async def await_birth(pid_file: Path, path: str, ended: Callable[[], None]) -> R
 
 
 async def ask_to_stop(path: str, token: str, order: Stop) -> bool:
-    """Whether it will. One short request does not deserve a client."""
+    """Whether it will."""
+    return await tell(path, token, "/stop", order)
+
+
+async def tell(path: str, token: str, route: str, order: Order) -> bool:
+    """Whether it took it. One short request does not deserve a client."""
     body = order.model_dump_json().encode()
     head = (
-        f"POST /stop HTTP/1.1\r\nHost: runner\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n"
+        f"POST {route} HTTP/1.1\r\nHost: runner\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     try:

@@ -20,6 +20,7 @@ from stoker.shim.limits import ANSWER_STARTED_S, LOOK_S, MOST_TASKS
 from stoker.shim.shelf import Found, Record
 from stoker.shim.task import Bench, Task
 from stoker.shim.tenant import Tenant, Tenants
+from stoker.shim.word import Word
 from stoker.wire.shim import Changes, TaskInfo, TaskOrder, Terminate
 
 log = structlog.get_logger()
@@ -43,6 +44,7 @@ class Shim:
         self._turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
         self._tenancy = asyncio.Lock()
         self._leaving = False
+        self._word = Word()
         self.left = asyncio.Event()
         """Somebody asked us to go, and nothing is left to do."""
 
@@ -85,10 +87,15 @@ class Shim:
         """Looks at what no runner told us, now and then."""
         while True:
             await asyncio.sleep(LOOK_S)
+            self._word.pass_on(self.live)
             for number, task in enumerate(self.live):
                 task.look(at_log=True)
                 if number % 100 == 99:
                     await asyncio.sleep(0)
+
+    def heard(self) -> None:
+        """The server is there."""
+        self._word.heard()
 
     def notified(self, id: UUID) -> None:
         """A runner says that something changed."""
@@ -248,7 +255,9 @@ class Shim:
         number = changes.number(cursor)
         if number is None:
             return Changes(cursor=changes.cursor, complete=True, tasks=tuple(self.tasks()))
-        await changes.beyond(number, wait_s)
+        # Whoever waits here is silent meanwhile, and somebody may count that.
+        patience_s = self._word.shortest_s(self.live)
+        await changes.beyond(number, wait_s if patience_s is None else min(wait_s, patience_s / 3))
         changed = tuple(task.info for task in self._tasks.values() if task.changed > number)
         return Changes(cursor=changes.cursor, complete=False, tasks=changed)
 

@@ -8,7 +8,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,11 @@ def serve(home: Path, gpus: "Sequence[HostGpu] | None" = None) -> None:
         os.close(lock)
 
 
-def start(home: Path) -> "subprocess.Popen[bytes] | None":
-    """Unless one is there or is coming. Neither Ctrl-C nor the end of the server reaches it."""
+def start(home: Path, variables: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes] | None":
+    """Unless one is there or is coming. Neither Ctrl-C nor the end of the server reaches it.
+
+    `variables` are in its environment and in that of all agents below it.
+    """
     if listening(home) or _taken(home):
         return None
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -46,6 +49,7 @@ def start(home: Path) -> "subprocess.Popen[bytes] | None":
             stderr=log,
             start_new_session=True,
             cwd="/",
+            env={**os.environ, **(variables or {})},
         )
 
 

@@ -33,6 +33,8 @@ from stoker.core.shim_task import (
     Undone,
     wish,
 )
+from stoker.runner.deadline import clock
+from stoker.runner.proc import boot_id
 from stoker.shim.change import Changes
 from stoker.shim.limits import DISK_FULL_AGAIN_S, UNDO_AGAIN_S
 from stoker.shim.process import Host, Process
@@ -77,8 +79,7 @@ class Task:
         """As it was last shown. How long ago it ended is computed here, because the server's clock is another."""
         if self._info.result is None:
             return self._info
-        ago_s = self._bench.now() - self._info.result.ended_at
-        return self._info.model_copy(update={"ended_ago_s": max(0.0, ago_s)})
+        return self._info.model_copy(update={"ended_ago_s": _ago_s(self._info.result, self._bench.now())})
 
     @property
     def task(self) -> ShimTask:
@@ -301,6 +302,13 @@ class Task:
             log_end=self._process.log_end,
             cleanup_error=task.cleanup_error,
         )
+
+
+def _ago_s(result: Result, now: float) -> float:
+    """By a clock that nobody sets, unless the host was booted since."""
+    if result.ended_up_s is not None and result.boot == boot_id():
+        return max(0.0, clock() - result.ended_up_s)
+    return max(0.0, now - result.ended_at)
 
 
 def _sentence(error: Exception) -> str:

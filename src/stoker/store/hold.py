@@ -5,7 +5,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stoker.core.ids import InstanceId, RunId
-from stoker.core.instance import Instance
+from stoker.core.instance_facts import Instance
 from stoker.core.job_facts import Job
 from stoker.core.run_facts import Run
 from stoker.store import instance, job, run

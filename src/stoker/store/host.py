@@ -7,12 +7,21 @@ from stoker.core.ids import InstanceId, ProjectId
 from stoker.store.database import Connection
 
 PUT = """
-INSERT INTO host (instance_id, address, token, project_id) VALUES ($1, $2, $3, $4)
+INSERT INTO host (instance_id, address, token, ip, project_id) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (instance_id) DO UPDATE
-SET address = excluded.address, token = excluded.token, project_id = excluded.project_id
+SET address = excluded.address, token = excluded.token, ip = excluded.ip, project_id = excluded.project_id
 """
 
-GET = "SELECT address, token FROM host WHERE instance_id = $1"
+GET = "SELECT address, token, ip FROM host WHERE instance_id = $1"
+
+PROJECT = """
+SELECT coalesce(
+    (SELECT run.project_id FROM job JOIN run ON run.id = job.run_id
+     WHERE job.instance_id = $1 AND job.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+     ORDER BY job.id LIMIT 1),
+    (SELECT fleet.project_id FROM instance JOIN fleet ON fleet.id = instance.fleet_id WHERE instance.id = $1)
+)
+"""
 
 WATCH = """
 UPDATE host SET watcher = $1
@@ -40,6 +49,8 @@ NEXT_FENCE = "SELECT nextval('fence')"
 class Host(NamedTuple):
     address: str
     token: str
+    ip: str = "127.0.0.1"
+    """Where other nodes of a run reach it."""
 
 
 class Resident(NamedTuple):
@@ -60,6 +71,12 @@ async def put(tx: Connection, instance_id: InstanceId, host: Host, project_id: P
 async def get(tx: Connection, instance_id: InstanceId) -> Host | None:
     row = await tx.fetchrow(GET, instance_id)
     return None if row is None else Host(*row)
+
+
+async def project_of(tx: Connection, instance_id: InstanceId) -> ProjectId | None:
+    """Whose jobs it was launched for, or whose fleet it is in; None: anybody's."""
+    id: ProjectId | None = await tx.fetchval(PROJECT, instance_id)
+    return id
 
 
 async def watch(tx: Connection, epoch: int) -> set[InstanceId]:

@@ -9,8 +9,9 @@ from uuid import UUID
 from stoker.core.block import Blocks
 from stoker.core.errors import NotFound
 from stoker.core.evolve import made
-from stoker.core.ids import InstanceId, JobId, ProjectId, instance_name
-from stoker.core.instance import Instance, S, deadline
+from stoker.core.ids import FleetId, InstanceId, JobId, ProjectId, instance_name
+from stoker.core.instance import deadline
+from stoker.core.instance_facts import Instance, S
 from stoker.core.resources import Capacity
 from stoker.store.bundle import Bundle, Part
 from stoker.store.database import Connection, Record
@@ -21,12 +22,12 @@ SELECT * FROM instance WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE
 """Waits: whoever holds an instance holds all its runs already, so it cannot be waiting for ours."""
 
 INSERT = Part("instance_insert", """
-INSERT INTO instance (id, fleet_id, backend, capacity, blocks, owned, shim, provisioning_limit_s, price, spot, state,
-                      version, entered_at, deadline_at, held, handle, unreachable_since, health, cordoned, drain_at,
-                      destroy_at, message)
-SELECT id, fleet_id, backend, capacity, blocks, owned, shim, provisioning_limit_s, price, spot, state,
-       version, entered_at, deadline_at, held, handle, unreachable_since, health, cordoned, drain_at,
-       destroy_at, message
+INSERT INTO instance (id, fleet_id, backend, capacity, blocks, owned, shim, provisioning_limit_s, price, spot, offer,
+                      location, state, version, entered_at, deadline_at, held, handle, unreachable_since, health,
+                      cordoned, drain_at, destroy_at, message, launched_at, ended_at, failed_at)
+SELECT id, fleet_id, backend, capacity, blocks, owned, shim, provisioning_limit_s, price, spot, offer,
+       location, state, version, entered_at, deadline_at, held, handle, unreachable_since, health, cordoned, drain_at,
+       destroy_at, message, launched_at, ended_at, failed_at
 FROM unnest($1::instance_row[])
 RETURNING 1
 """, 1)  # fmt: skip
@@ -35,7 +36,8 @@ SAVE = Part("instance_save", """
 UPDATE instance
 SET state = new.state, version = new.version, entered_at = new.entered_at, deadline_at = new.deadline_at,
     held = new.held, handle = new.handle, unreachable_since = new.unreachable_since, health = new.health,
-    cordoned = new.cordoned, drain_at = new.drain_at, destroy_at = new.destroy_at, message = new.message
+    cordoned = new.cordoned, drain_at = new.drain_at, destroy_at = new.destroy_at, message = new.message,
+    launched_at = new.launched_at, ended_at = new.ended_at, failed_at = new.failed_at, blocks = new.blocks
 FROM unnest($1::instance_row[]) AS new
 WHERE instance.id = new.id AND instance.version = new.was
 RETURNING 1
@@ -45,21 +47,46 @@ _WITH_PLACE = """
 instance LEFT JOIN fleet ON fleet.id = instance.fleet_id LEFT JOIN host ON host.instance_id = instance.id
 """
 
-UNFINISHED = f"""
-SELECT instance.*, coalesce(host.project_id, fleet.project_id) AS project_id FROM {_WITH_PLACE}
+PROVIDED = """
+SELECT instance.*, host.instance_id IS NOT NULL AS reached FROM instance
+LEFT JOIN host ON host.instance_id = instance.id
+WHERE instance.backend = $1 AND NOT instance.owned AND instance.state <> 'TERMINATED' ORDER BY instance.id
+"""
+
+FAILURES = """
+SELECT backend, offer, location, spot, failed_at, launched_at FROM instance
+WHERE failed_at > $1 AND offer <> '' ORDER BY failed_at DESC LIMIT $2
+"""
+
+OF_FLEETS = """
+SELECT * FROM instance WHERE fleet_id IS NOT NULL AND state <> 'TERMINATED' ORDER BY id
+"""
+
+JOBS = """
+SELECT job.id, spec.name AS run, spec.project_id, job.replica, job.node, job.state
+FROM job JOIN run_spec AS spec ON spec.run_id = job.run_id
+WHERE job.id = ANY($1::uuid[]) AND spec.project_id = $2 ORDER BY spec.name, job.replica, job.node LIMIT $3
+"""
+STANDING = f"""
+SELECT instance.id, instance.version, coalesce(host.project_id, fleet.project_id) AS project_id FROM {_WITH_PLACE}
 WHERE instance.state <> 'TERMINATED' ORDER BY instance.id
 """
+
+SOME = "SELECT * FROM instance WHERE id = ANY($1::uuid[]) AND state <> 'TERMINATED'"
 
 DUE = """
 SELECT id FROM instance WHERE deadline_at <= $1 ORDER BY deadline_at LIMIT $2
 """
 
 _VISIBLE = f"""
-SELECT instance.*, fleet.name AS fleet FROM {_WITH_PLACE}
+SELECT instance.*, fleet.name AS fleet, coalesce(host.project_id, fleet.project_id) AS project_id FROM {_WITH_PLACE}
 WHERE coalesce(host.project_id, fleet.project_id, $1) = $1
 """
 
-PAGE = f"{_VISIBLE} AND instance.id > $2 AND ($3 OR instance.state <> 'TERMINATED') ORDER BY instance.id LIMIT $4"
+PAGE = f"""
+{_VISIBLE} AND instance.id > $2 AND ($3 OR instance.state <> 'TERMINATED') AND ($5::text IS NULL OR fleet.name = $5)
+ORDER BY instance.id LIMIT $4
+"""
 
 NAMED = f"{_VISIBLE} AND instance.backend || '-' || right(instance.id::text, 6) = $2 ORDER BY instance.id"
 """As `instance_name` makes them."""
@@ -68,8 +95,8 @@ NAMES = "SELECT id, backend FROM instance WHERE id = ANY($1::uuid[])"
 
 COUNTS = "SELECT state, count(*) FROM instance WHERE state <> 'TERMINATED' GROUP BY state"
 
-_UNCHANGED = (None,) * 9
-"""Written once, when the instance is inserted."""
+_UNCHANGED = (None,) * 5
+"""Written once, when the instance is inserted, as is what it is before its blocks."""
 
 
 async def lock(tx: Connection, ids: Iterable[InstanceId]) -> dict[InstanceId, Instance]:
@@ -83,25 +110,85 @@ async def get(tx: Connection, id: InstanceId) -> Instance:
     return read(row)
 
 
+async def ended(tx: Connection, id: InstanceId) -> bool:
+    return bool(await tx.fetchval("SELECT state = 'TERMINATED' FROM instance WHERE id = $1", id))
+
+
 class Unfinished(NamedTuple):
     instance: Instance
     project_id: ProjectId | None
     """The only one that it serves; None: any."""
 
 
-async def unfinished(tx: Connection) -> list[Unfinished]:
-    return [_unfinished(row) for row in await tx.fetch(UNFINISHED)]
+class Provided(NamedTuple):
+    """A machine of a provider's."""
+
+    instance: Instance
+    reached: bool
+    """The way to it is known."""
+
+
+async def provided(tx: Connection, backend: str) -> list[Provided]:
+    return [_provided(row) for row in await tx.fetch(PROVIDED, backend)]
+
+
+class Failure(NamedTuple):
+    backend: str
+    offer: str
+    location: str
+    spot: bool
+    failed_at: float
+    launched_at: float | None
+    """When its launch was accepted, if it ever was."""
+
+
+async def failures(tx: Connection, since: float, limit: int) -> list[Failure]:
+    """Instances that were refused, preempted or lost, the latest first."""
+    return [Failure(*row.values()) for row in await tx.fetch(FAILURES, since, limit)]
+
+
+class Standing(NamedTuple):
+    """An unfinished instance, without what may be known of this version of it already."""
+
+    id: InstanceId
+    version: int
+    project_id: ProjectId | None
+    """The only one that it serves; None: any."""
+
+
+async def standing(tx: Connection) -> list[Standing]:
+    return [Standing(*row.values()) for row in await tx.fetch(STANDING)]
+
+
+async def some(tx: Connection, ids: Iterable[InstanceId]) -> dict[InstanceId, Instance]:
+    """Those of them that have not finished."""
+    return {one.id: one for one in map(read, await tx.fetch(SOME, list(ids)))}
 
 
 class Shown(NamedTuple):
     instance: Instance
     fleet: str | None
     """Its name."""
+    project_id: ProjectId | None
+    """The only one that it serves; None: any."""
 
 
-async def page(tx: Connection, project_id: ProjectId, after: UUID, finished: bool, limit: int) -> list[Shown]:
+class Tenant(NamedTuple):
+    """A job that holds a part of an instance."""
+
+    id: JobId
+    run: str
+    project_id: ProjectId
+    replica: int
+    node: int
+    state: str
+
+
+async def page(
+    tx: Connection, project_id: ProjectId, after: UUID, finished: bool, limit: int, fleet: str | None = None
+) -> list[Shown]:
     """Those that the project may use; `finished` ones only when they are asked for."""
-    return [_shown(row) for row in await tx.fetch(PAGE, project_id, after, finished, limit)]
+    return [_shown(row) for row in await tx.fetch(PAGE, project_id, after, finished, limit, fleet)]
 
 
 async def visible(tx: Connection, project_id: ProjectId, id: UUID) -> Shown | None:
@@ -118,6 +205,20 @@ async def names(tx: Connection, ids: Iterable[InstanceId]) -> dict[InstanceId, s
     return {row["id"]: instance_name(row["backend"], row["id"]) for row in await tx.fetch(NAMES, list(ids))}
 
 
+async def of_fleets(tx: Connection) -> dict[FleetId, list[Instance]]:
+    """Those that are not gone, by fleet."""
+    found: dict[FleetId, list[Instance]] = {}
+    for one in map(read, await tx.fetch(OF_FLEETS)):
+        if one.fleet_id is not None:
+            found.setdefault(one.fleet_id, []).append(one)
+    return found
+
+
+async def tenants(tx: Connection, one: Instance, project_id: ProjectId, limit: int) -> list[Tenant]:
+    """The jobs on it, of one project; of others only their number is anybody's business."""
+    return [Tenant(*row) for row in await tx.fetch(JOBS, list(one.blocks.held), project_id, limit)]
+
+
 async def counts(tx: Connection) -> dict[str, int]:
     """By state, for the metrics."""
     return {row["state"]: row["count"] for row in await tx.fetch(COUNTS)}
@@ -126,7 +227,8 @@ async def counts(tx: Connection) -> dict[str, int]:
 def insert(bundle: Bundle, instances: Sequence[Instance]) -> None:
     rows = [
         (one.id, one.fleet_id, one.backend, json.dumps(one.blocks.capacity.to_json()), one.blocks.total, one.owned,
-         one.shim, one.provisioning_limit_s, one.price, one.spot, None, *_changing(one))
+         one.shim, one.provisioning_limit_s, one.price, one.spot, None, *_changing(one), one.offer, one.location,
+         *_moments(one))
         for one in instances
     ]  # fmt: skip
     bundle.add(INSERT, [rows])
@@ -134,7 +236,10 @@ def insert(bundle: Bundle, instances: Sequence[Instance]) -> None:
 
 def save(bundle: Bundle, instances: Sequence[tuple[int, Instance]]) -> None:
     """Each with the version it was loaded with."""
-    rows = [(one.id, *_UNCHANGED, was, *_changing(one)) for was, one in instances]
+    rows = [
+        (one.id, None, None, None, one.blocks.total, *_UNCHANGED, was, *_changing(one), None, None, *_moments(one))
+        for was, one in instances
+    ]
     bundle.add(SAVE, [rows], expected=len(rows))
 
 
@@ -146,16 +251,20 @@ def _changing(one: Instance) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+def _moments(one: Instance) -> tuple[float | None, ...]:
+    return one.launched_at, one.ended_at, one.failed_at
+
+
 def _shown(row: Record) -> Shown:
     fields = dict(row)
-    fleet = fields.pop("fleet")
-    return Shown(_made(fields), fleet)
+    fleet, project_id = fields.pop("fleet"), fields.pop("project_id")
+    return Shown(_made(fields), fleet, project_id)
 
 
-def _unfinished(row: Record) -> Unfinished:
+def _provided(row: Record) -> Provided:
     fields = dict(row)
-    project_id = fields.pop("project_id")
-    return Unfinished(_made(fields), project_id)
+    reached = fields.pop("reached")
+    return Provided(_made(fields), reached)
 
 
 def read(row: Record) -> Instance:

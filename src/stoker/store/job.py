@@ -45,10 +45,11 @@ INSERT = Part("job_insert", """
 INSERT INTO job (id, run_id, replica, node, attempt, round, submitted_at, latest, ready_at, state, version,
                  entered_at, deadline_at, instance_id, blocks, owned, shim, running_at, unreachable_since, reason,
                  message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, gone, remove_at,
-                 exited_at)
+                 exited_at, priority, leave_at)
 SELECT id, run_id, replica, node, attempt, round, submitted_at, latest, ready_at, state, version,
        entered_at, deadline_at, instance_id, blocks::int[], owned, shim, running_at, unreachable_since, reason,
-       message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, gone, remove_at, exited_at
+       message, exit_code, exit_signal, fate, tries, failing_since, streak, cleanup, gone, remove_at, exited_at,
+       priority, leave_at
 FROM unnest($1::job_row[])
 RETURNING 1
 """, 1)  # fmt: skip
@@ -61,7 +62,7 @@ SET latest = new.latest, ready_at = new.ready_at, state = new.state, version = n
     unreachable_since = new.unreachable_since, reason = new.reason, message = new.message,
     exit_code = new.exit_code, exit_signal = new.exit_signal, fate = new.fate, tries = new.tries,
     failing_since = new.failing_since, streak = new.streak, cleanup = new.cleanup, gone = new.gone,
-    remove_at = new.remove_at, exited_at = new.exited_at
+    remove_at = new.remove_at, exited_at = new.exited_at, priority = new.priority, leave_at = new.leave_at
 FROM unnest($1::job_row[]) AS new
 WHERE job.id = new.id AND job.version = new.was
 RETURNING 1
@@ -124,12 +125,13 @@ def _changing(job: Job) -> tuple[Any, ...]:
         "{" + ",".join(map(str, job.blocks)) + "}", job.owned, job.shim, job.running_at, job.unreachable_since,
         job.reason, job.message, job.exit_code, job.exit_signal, job.fate, job.budget.tries,
         job.budget.failing_since, job.budget.streak, job.cleanup, job.gone, job.remove_at, job.exited_at,
+        job.policy.priority, job.leave_at,
     )  # fmt: skip
 
 
 def read(row: Record, policy: Policy) -> Job:
     fields = dict(row)
-    del fields["deadline_at"]
+    del fields["deadline_at"], fields["priority"]
     fields["policy"] = policy
     fields["state"] = _STATES[fields["state"]]
     fields["blocks"] = tuple(fields["blocks"])

@@ -11,14 +11,34 @@ PLACE = "SELECT instance_id FROM job WHERE id = $1"
 
 BRIEF = """
 SELECT job.run_id, run.name, run.project_id, project.name, job.attempt, job.replica, job.node, job.blocks,
-       job.instance_id, instance.capacity, instance.blocks, run.policy, run.resources, run_spec.configuration
+       job.instance_id, instance.capacity, instance.blocks, run.policy, run.resources, run_spec.configuration,
+       coalesce(host.ip, '127.0.0.1')
 FROM job
 JOIN instance ON instance.id = job.instance_id
+LEFT JOIN host ON host.instance_id = job.instance_id
 JOIN run ON run.id = job.run_id
 JOIN run_spec ON run_spec.run_id = run.id
 JOIN project ON project.id = run.project_id
 WHERE job.id = $1
 """
+
+PEERS = """
+SELECT job.node, host.ip, instance.capacity, instance.blocks AS total, job.blocks
+FROM job
+JOIN instance ON instance.id = job.instance_id
+JOIN host ON host.instance_id = job.instance_id
+WHERE job.run_id = $1 AND job.replica = $2 AND job.attempt = $3
+ORDER BY job.node
+"""
+"""The nodes of one try of a replica whose machines are there."""
+
+
+class Peer(NamedTuple):
+    node: int
+    ip: str
+    capacity: str
+    total: int
+    blocks: list[int]
 
 
 class Brief(NamedTuple):
@@ -37,6 +57,7 @@ class Brief(NamedTuple):
     policy: str
     resources: str
     configuration: str
+    ip: str
 
 
 async def place(tx: Connection, job_id: JobId) -> InstanceId:
@@ -44,6 +65,11 @@ async def place(tx: Connection, job_id: JobId) -> InstanceId:
     if instance_id is None:
         raise NotFound(f"Job {job_id} is on no instance.")
     return InstanceId(instance_id)
+
+
+async def peers(tx: Connection, brief: Brief) -> list[Peer]:
+    """With itself, by rank."""
+    return [Peer(*row) for row in await tx.fetch(PEERS, brief.run_id, brief.replica, brief.attempt)]
 
 
 async def brief(tx: Connection, job_id: JobId) -> Brief:

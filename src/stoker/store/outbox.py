@@ -41,15 +41,15 @@ WHERE id IN (
 """Wishes whose owner is over. A new fence, so that agents refuse what the old owner may still say."""
 
 PHASE = {
-    "run": "SELECT state FROM run WHERE id = $1",
-    "job": "SELECT concat_ws(':', state, cleanup) FROM job WHERE id = $1",
-    "instance": "SELECT state FROM instance WHERE id = $1",
+    "run": "SELECT id, state FROM run WHERE id = ANY ($1::uuid[])",
+    "job": "SELECT id, concat_ws(':', state, cleanup) FROM job WHERE id = ANY ($1::uuid[])",
+    "instance": "SELECT id, state FROM instance WHERE id = ANY ($1::uuid[])",
     "managed_task": """
-        SELECT concat_ws(':', state, attempt, CASE WHEN launched THEN 'launched' ELSE 'free' END)
-        FROM managed_task WHERE id = $1
+        SELECT id, concat_ws(':', state, attempt, CASE WHEN launched THEN 'launched' ELSE 'free' END)
+        FROM managed_task WHERE id = ANY ($1::uuid[])
     """,
 }
-"""The phase that the record is in now, written as its `phase` property writes it."""
+"""The phase that a record is in now, written as its `phase` property writes it."""
 
 
 class NewWish(NamedTuple):
@@ -111,9 +111,13 @@ async def adopt(tx: Connection, owner: int, limit: int) -> int:
     return int((await tx.execute(ADOPT, owner, limit)).rpartition(" ")[2])
 
 
-async def phase_of(tx: Connection, kind: str, id: UUID) -> str | None:
-    phase: str | None = await tx.fetchval(PHASE[kind], id)
-    return phase
+async def current(tx: Connection, errands: Sequence[Errand]) -> set[UUID]:
+    """Those whose record is still in the phase in which it wished for them; all of one kind in one question."""
+    phases: dict[UUID, str] = {}
+    for kind in dict.fromkeys(errand.kind for errand in errands):
+        targets = {errand.target for errand in errands if errand.kind == kind}
+        phases |= {row[0]: row[1] for row in await tx.fetch(PHASE[kind], list(targets))}
+    return {errand.id for errand in errands if phases.get(errand.target) == errand.phase}
 
 
 def _read(row: Record) -> Errand:

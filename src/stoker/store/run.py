@@ -1,7 +1,7 @@
 """Runs as rows: what never changes is written once, what changes is saved under the run's lock."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +9,7 @@ from stoker.core import limits
 from stoker.core.errors import NotFound
 from stoker.core.evolve import made
 from stoker.core.ids import RunId
+from stoker.core.need import Need
 from stoker.core.policy import Policy
 from stoker.core.reason import JobReason, RunReason
 from stoker.core.run import deadline
@@ -19,10 +20,10 @@ from stoker.store.database import Connection, Record
 INSERT = Part("run_insert", """
 INSERT INTO run (id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, whole, priority, state,
                  version, entered_at, deadline_at, round, replicas, tally, reason, message, cause, exit_code,
-                 backoff_step, resume_at, trigger_at, queued, ended_at)
+                 backoff_step, resume_at, trigger_at, queued, ended_at, held, last_reason)
 SELECT id, project_id, name, policy, resources, submitted_at, owner_id, owner_attempt, whole, priority, state,
        version, entered_at, deadline_at, round, replicas, tally::int[], reason, message, cause, exit_code,
-       backoff_step, resume_at, trigger_at, queued, ended_at
+       backoff_step, resume_at, trigger_at, queued, ended_at, held, last_reason
 FROM unnest($1::run_row[])
 RETURNING 1
 """, 1)  # fmt: skip
@@ -33,7 +34,8 @@ SET state = new.state, version = new.version, entered_at = new.entered_at, deadl
     round = new.round, replicas = new.replicas, tally = new.tally::int[], reason = new.reason,
     message = new.message, cause = new.cause, exit_code = new.exit_code, backoff_step = new.backoff_step,
     resume_at = new.resume_at, trigger_at = new.trigger_at, queued = new.queued,
-    ended_at = new.ended_at
+    ended_at = new.ended_at, held = new.held, last_reason = new.last_reason,
+    policy = coalesce(new.policy, run.policy), priority = coalesce(new.priority, run.priority)
 FROM unnest($1::run_row[]) AS new
 WHERE run.id = new.id AND run.version = new.was
 RETURNING 1
@@ -45,6 +47,8 @@ SELECT id FROM run WHERE deadline_at <= $1 ORDER BY deadline_at LIMIT $2
 
 _UNCHANGED = (None,) * 9
 """Written once, when the run is inserted."""
+_AROUND = (None,) * 5
+"""Those of them between policy and priority, which a revision writes again."""
 
 
 async def get(tx: Connection, id: RunId) -> Run:
@@ -71,9 +75,14 @@ def insert(bundle: Bundle, runs: Sequence[Run], resources: Mapping[RunId, str]) 
     bundle.add(INSERT, [rows])
 
 
-def save(bundle: Bundle, runs: Sequence[tuple[int, Run]]) -> None:
-    """Each with the version it was loaded with."""
-    rows = [(run.id, *_UNCHANGED, was, *_changing(run)) for was, run in runs]
+def save(bundle: Bundle, runs: Sequence[tuple[int, Run]], revised: Collection[RunId] = ()) -> None:
+    """Each with the version it was loaded with; the policy only of those that have another one."""
+    rows = [
+        (run.id, None, None, json.dumps(run.policy.to_json()), *_AROUND, run.policy.priority, was, *_changing(run))
+        if run.id in revised
+        else (run.id, *_UNCHANGED, was, *_changing(run))
+        for was, run in runs
+    ]
     bundle.add(SAVE, [rows], expected=len(rows))
 
 
@@ -81,18 +90,19 @@ def _changing(run: Run) -> tuple[Any, ...]:
     return (
         run.state, run.version, run.entered_at, deadline(run), run.round, run.replicas, _packed(run.tally), run.reason,
         run.message, run.cause, run.exit_code, run.backoff_step, run.resume_at, run.trigger_at, run.queued,
-        run.ended_at,
+        run.ended_at, run.policy.hold, run.last_reason,
     )  # fmt: skip
 
 
 def read(row: Record) -> Run:
     fields = dict(row)
-    del fields["deadline_at"], fields["resources"], fields["whole"], fields["priority"]
+    del fields["deadline_at"], fields["resources"], fields["whole"], fields["priority"], fields["held"]
     fields["policy"] = policy_of(fields["policy"])
     fields["state"] = _STATES[fields["state"]]
     fields["attempt"] = 0
-    fields["tally"] = _unpacked(fields["tally"])
+    fields["tally"] = unpacked(fields["tally"])
     fields["reason"] = _REASONS[fields["reason"]]
+    fields["last_reason"] = _REASONS[fields["last_reason"]]
     fields["cause"] = _CAUSES[fields["cause"]]
     return made(Run, fields)
 
@@ -108,6 +118,11 @@ def policy_of(text: str) -> Policy:
     return Policy.from_json(json.loads(text))
 
 
+@lru_cache(maxsize=1024)
+def need_of(text: str) -> Need:
+    return Need.from_json(json.loads(text))
+
+
 def _packed(tally: Tally) -> str:
     return (
         f"{{{tally.submitted},{tally.starting},{tally.running},{tally.done},{tally.retry},{tally.failed},"
@@ -115,5 +130,5 @@ def _packed(tally: Tally) -> str:
     )
 
 
-def _unpacked(numbers: Sequence[int]) -> Tally:
+def unpacked(numbers: Sequence[int]) -> Tally:
     return Tally(*numbers[:-1], master_done=bool(numbers[-1]))  # type: ignore[arg-type,misc]

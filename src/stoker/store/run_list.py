@@ -13,14 +13,17 @@ from stoker.core.ids import InstanceId, JobId, ProjectId, RunId, uuid7
 from stoker.core.job_facts import FINISHED as JOB_FINISHED
 from stoker.core.job_facts import S as J
 from stoker.core.reason import JobReason, RunReason
-from stoker.core.run_facts import FINISHED, S
+from stoker.core.run_facts import FINISHED, NO_JOBS, S, Tally
 from stoker.store.database import Connection, Record
+from stoker.store.run import unpacked
 
 _COLUMNS = """
 run.id, run.project_id, run.name, coalesce(spec."user", '') AS "user", coalesce(spec.type, 'task') AS type, run.state,
 run.version, run.entered_at, run.submitted_at, run.reason, run.message, run.cause, run.exit_code, run.resume_at,
-run.trigger_at, run.ended_at,
-(SELECT min(running_at) FROM job WHERE job.run_id = run.id AND replica = 0 AND node = 0) AS started_at,
+run.trigger_at, run.ended_at, run.held, run.round, run.queued, run.last_reason, run.policy -> 'schedule' AS schedule,
+run.tally, run.policy ->> 'retry_of' AS retry_of,
+(SELECT min(running_at) FROM job
+ WHERE job.run_id = run.id AND replica = coalesce((run.policy -> 'only' ->> 0)::int, 0) AND node = 0) AS started_at,
 CASE WHEN run.state IN ('TERMINATED', 'FAILED', 'DONE') THEN ''
      ELSE coalesce((SELECT max(error) FROM outbox WHERE family = run.id AND error <> ''), '') END AS trouble
 """
@@ -73,8 +76,16 @@ exit_code, exit_signal, unreachable_since, exited_at,
 JOBS = f"""
 SELECT {_JOB_COLUMNS} FROM job
 WHERE run_id = $1 AND (replica, node, attempt) > ($2, $3, $4)
+  AND ($6::text[] IS NULL OR state = ANY ($6)) AND (NOT $7 OR latest) AND ($8::int IS NULL OR replica = $8)
 ORDER BY replica, node, attempt LIMIT $5
 """
+
+UNDONE = """
+SELECT replica FROM job JOIN run ON run.id = job.run_id
+WHERE job.run_id = $1 AND job.latest AND job.round = run.round
+GROUP BY replica HAVING bool_or(job.state <> 'DONE') ORDER BY replica
+"""
+"""Replicas of which something did not get done."""
 
 HIDE = """
 UPDATE run_spec SET deleted_at = $2
@@ -134,10 +145,18 @@ class Listed(NamedTuple):
     resume_at: float | None = None
     trigger_at: float | None = None
     ended_at: float | None = None
+    held: bool = False
+    round: int = 0
+    queued: bool = False
+    last_reason: RunReason | None = None
+    schedule: str | None = None
+    """As the policy has it, in JSON."""
     started_at: float | None = None
     trouble: str = ""
     """What keeps it from going on now."""
     configuration: str | None = None
+    tally: Tally = NO_JOBS
+    retry_of: str | None = None
 
     @property
     def finished(self) -> bool:
@@ -250,10 +269,22 @@ async def versions(tx: Connection, ids: Collection[UUID]) -> dict[UUID, int]:
 
 
 async def jobs(
-    tx: Connection, run_id: RunId, limit: int, after: tuple[int, int, int] = (-1, -1, -1)
+    tx: Connection,
+    run_id: RunId,
+    limit: int,
+    after: tuple[int, int, int] = (-1, -1, -1),
+    *,
+    states: Collection[J] = (),
+    latest: bool = False,
+    replica: int | None = None,
 ) -> list[ListedJob]:
-    """Every submission, in the order of replica, node and submission."""
-    return [read_job(row) for row in await tx.fetch(JOBS, run_id, *after, limit)]
+    """Every submission, or only the latest of each job, in the order of replica, node and submission."""
+    wanted = [state.value for state in states] or None
+    return [read_job(row) for row in await tx.fetch(JOBS, run_id, *after, limit, wanted, latest, replica)]
+
+
+async def undone(tx: Connection, run_id: RunId) -> list[int]:
+    return [row["replica"] for row in await tx.fetch(UNDONE, run_id)]
 
 
 async def job(tx: Connection, run_id: RunId, id: UUID) -> ListedJob | None:
@@ -267,11 +298,14 @@ async def job(tx: Connection, run_id: RunId, id: UUID) -> ListedJob | None:
     return read_job(row) if row else None
 
 
-async def submission(tx: Connection, run_id: RunId, replica: int, node: int, number: int | None) -> ListedJob | None:
-    """One submission of a job, by default the latest."""
+async def submission(
+    tx: Connection, run_id: RunId, replica: int | None, node: int, number: int | None
+) -> ListedJob | None:
+    """One submission of a job, by default the latest, and of the first replica that the run has."""
     row = await tx.fetchrow(
         f"""SELECT {_JOB_COLUMNS} FROM job
-        WHERE run_id = $1 AND replica = $2 AND node = $3 AND ($4::int IS NULL OR attempt = $4)
+        WHERE run_id = $1 AND node = $3 AND ($4::int IS NULL OR attempt = $4)
+          AND replica = coalesce($2::int, (SELECT (policy -> 'only' ->> 0)::int FROM run WHERE id = $1), 0)
         ORDER BY attempt DESC LIMIT 1""",
         run_id, replica, node, number,
     )  # fmt: skip
@@ -312,6 +346,8 @@ def read(row: Record) -> Listed:
     fields["state"] = _STATES[fields["state"]]
     fields["reason"] = _REASONS[fields["reason"]]
     fields["cause"] = _CAUSES[fields["cause"]]
+    fields["tally"] = unpacked(fields["tally"])
+    fields["last_reason"] = _REASONS[fields["last_reason"]]
     return Listed(**fields)
 
 

@@ -26,6 +26,17 @@ WHERE spec.run_id = $1
 """
 
 
+REVISE = Part(
+    "run_spec_revise",
+    """
+UPDATE run_spec SET configuration = new.configuration FROM unnest($1::run_spec_row[]) AS new
+WHERE run_spec.run_id = new.run_id
+RETURNING 1
+""",
+    1,
+)
+
+
 class RunSpec(NamedTuple):
     """`configuration` is JSON, as the wire room writes and reads it."""
 
@@ -46,6 +57,11 @@ class Order(NamedTuple):
 
 def insert(bundle: Bundle, specs: Sequence[RunSpec]) -> None:
     bundle.add(INSERT, [specs])
+
+
+def revise(bundle: Bundle, specs: Sequence[RunSpec]) -> None:
+    """Of runs that were changed in place; the rest of each stays."""
+    bundle.add(REVISE, [specs], expected=len(specs))
 
 
 async def get(tx: Connection, run_id: RunId) -> Order:

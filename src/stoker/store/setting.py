@@ -8,6 +8,8 @@ SECRET = "secret"
 """Tokens of runners are made from it."""
 LOG_STORE = "log_store"
 """Which one the replicas share."""
+FORGOTTEN = "journal_forgotten"
+"""The highest number among the entries of the journal that were too old to be kept."""
 
 
 async def get(tx: Connection, name: str) -> str | None:

@@ -4,21 +4,17 @@ import asyncio
 import hashlib
 import hmac
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from uuid import UUID
 
-from stoker.core.errors import Unavailable
 from stoker.core.ids import InstanceId, JobId
 from stoker.transport.http import Line
 from stoker.wire.frame import Piece
-from stoker.wire.runner import Header, Health, JobOrder, Stop
+from stoker.wire.runner import Deadline, Header, Health, JobOrder, Stop
 from stoker.wire.shim import Changes, HostInfo, TaskInfo, TaskOrder, Terminate
 
 MOST_RUNNERS = 256
 """Lines kept open to runners; the one that was silent for longest is closed first."""
-
-Lookup = Callable[[InstanceId], Awaitable[tuple[str, str] | None]]
-"""An instance's address and token."""
 
 
 def runner_token(secret: bytes, job_id: JobId) -> str:
@@ -27,22 +23,15 @@ def runner_token(secret: bytes, job_id: JobId) -> str:
 
 
 class LocalAgents:
-    def __init__(self, lookup: Lookup, secret: bytes) -> None:
-        self._lookup, self._secret = lookup, secret
+    """Addresses are `unix:PATH`."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
         self._shims: dict[InstanceId, LocalShim] = {}
         self._runners: OrderedDict[JobId, LocalRunner] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def shim(self, instance_id: InstanceId) -> "LocalShim":
-        if (shim := self._shims.get(instance_id)) is not None:
-            return shim
-        found = await self._lookup(instance_id)
-        if found is None:
-            raise Unavailable(f"Nobody knows the way to instance {instance_id} yet.")
-        address, token = found
-        kind, _, path = address.partition(":")
-        if kind != "unix":
-            raise Unavailable(f"Instance {instance_id} is reached by {kind}, which this server does not speak.")
+    def shim(self, instance_id: InstanceId, path: str, token: str) -> "LocalShim":
         shim = self._shims[instance_id] = LocalShim(Line(path, token))
         return shim
 
@@ -53,13 +42,13 @@ class LocalAgents:
         self._runners.move_to_end(job_id)
         while len(self._runners) > MOST_RUNNERS:
             _, oldest = self._runners.popitem(last=False)
-            self._close(oldest)
+            self._close(oldest.line)
         return known
 
-    def forget(self, job_id: JobId) -> None:
-        """Its runner is gone."""
-        if (runner := self._runners.pop(job_id, None)) is not None:
-            self._close(runner)
+    def forget(self, instance_id: InstanceId) -> None:
+        """The machine is gone; lines to its runners are closed in their turn."""
+        if (shim := self._shims.pop(instance_id, None)) is not None:
+            self._close(shim.line)
 
     async def close(self) -> None:
         for shim in self._shims.values():
@@ -67,8 +56,8 @@ class LocalAgents:
         for runner in self._runners.values():
             await runner.line.close()
 
-    def _close(self, runner: "LocalRunner") -> None:
-        closing = asyncio.get_running_loop().create_task(runner.line.close())
+    def _close(self, line: Line) -> None:
+        closing = asyncio.get_running_loop().create_task(line.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
@@ -112,6 +101,9 @@ class LocalRunner:
 
     async def stop(self, order: Stop) -> None:
         await self.line.raw("POST", "/stop", order)
+
+    async def set_deadline(self, order: Deadline) -> None:
+        await self.line.raw("POST", "/deadline", order)
 
     async def pull(self, offset: int, wait_s: float) -> Piece:
         params = {"offset": offset, "wait_s": wait_s}

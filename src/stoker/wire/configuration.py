@@ -1,162 +1,47 @@
-"""What a person writes to have something run: the configuration of a task, as YAML or JSON.
+"""What a person writes to have something run: the configuration of a task (or of a fleet), as YAML or JSON.
 
 The model is what crosses the border, the JSON Schema for editors is printed from it, and `load` reads a file: whatever
 is wrong is refused with its line, its key, what was expected and the nearest valid name. What the engine needs of it is
-`to_policy` and `to_request`; what the runner needs is in the model itself.
+`to_policy`, and `to_request` of its resources; what the runner needs is in the model itself.
 """
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    Strict,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from stoker.core.errors import UserError
 from stoker.core.gang import OnNoCapacity
-from stoker.core.gpu import KEYS as GPU_KEYS
-from stoker.core.gpu import VENDORS, parse_gpu
-from stoker.core.limits import MOST_COMMAND_CHARS, MOST_COMMANDS, MOST_PATH_CHARS
-from stoker.core.policy import Policy
-from stoker.core.quantity import parse_number, parse_size
-from stoker.core.resources import Request, parse_request
+from stoker.core.limits import MOST_FLEETS_OF_A_RUN, MOST_JOBS_IN_A_RUN, MOST_NODES
+from stoker.core.policy import Policy, StartupOrder, StopCriteria
 from stoker.wire import yaml
-from stoker.wire.duration import Limit, Span
+from stoker.wire.disconnect import Disconnect, to_disconnect
+from stoker.wire.duration import Grace, Limit
 from stoker.wire.env import Env, bare, filled
-from stoker.wire.model import Invalid, Model, Problem
-from stoker.wire.name import EXPECTED as EXPECTED_NAME
-from stoker.wire.name import is_name
+from stoker.wire.fleet import FleetConfiguration
+from stoker.wire.group import Groups, nodes_of
+from stoker.wire.group import check as check_nodes
+from stoker.wire.model import Flag, Invalid, Model, Problem
 from stoker.wire.problem import described, path_of, problems_of
+from stoker.wire.resources import Resources
+from stoker.wire.retry import Retries, to_retry
+from stoker.wire.schedule import ScheduleOrNone, to_schedule
+from stoker.wire.utilization import UtilizationPolicy, check_gpu, to_utilization
+from stoker.wire.warning import Warn
+from stoker.wire.word import Commands, Name, Path, Shell
 
 CODE: Final = "configuration"
 AS_WRITTEN: Final = ("commands", "setup", "env")
 """Keys below which a number or `true` is the text that stands there: `- true` is a command."""
+INSIDE: Final = "groups"
+"""A list of maps in which the same keys are read so."""
 
 
-PLANNED: Final = ("service", "dev-environment", "fleet", "volume", "gateway", "secret")
+FLEET: Final = "fleet"
+PLANNED: Final = ("service", "dev-environment", "volume", "gateway", "secret")
 """Types that will come. Whoever writes one made no mistake in spelling, and nothing else in the file is judged."""
-
-
-def _refused(what: str, hint: str = "") -> PydanticCustomError:
-    return PydanticCustomError("refused", "{what}", {"what": what, "hint": hint})
-
-
-def _no_nul(text: str) -> str:
-    if "\0" in text:
-        raise _refused("the character NUL cannot be in it")
-    return text
-
-
-def _command(text: str) -> str:
-    if not text.strip():
-        raise _refused("expected a command, got nothing")
-    return _no_nul(text)
-
-
-def _name(text: str) -> str:
-    if not is_name(text):
-        like = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") if text.isascii() else ""
-        hint = f"Did you mean {like}?" if is_name(like) else ""
-        raise _refused(f"expected {EXPECTED_NAME}, got {described(text)}", hint)
-    return text
-
-
-def _shell(text: str) -> str:
-    if not text or text != text.strip() or any(character.isspace() for character in text):
-        raise _refused("expected the name or the path of a shell", "For example bash, or /bin/zsh.")
-    return _no_nul(text)
-
-
-def _checked(parse: Callable[[Any], object], name: str) -> Callable[[Any], Any]:
-    """By core's own reader; what was written is kept as it is."""
-
-    def check(value: Any) -> Any:
-        try:
-            parse(value)
-        except UserError as error:
-            what = error.sentence.rstrip(".").removeprefix(f"{name}: ")
-            raise _refused(what, error.hint) from None
-        return value
-
-    return check
-
-
-def _gpu(value: Any) -> object:
-    if isinstance(value, Mapping):
-        for key in value:
-            if key not in GPU_KEYS and (near := get_close_matches(str(key), GPU_KEYS, 1)):
-                raise UserError(f"there is no key {str(key)[:40]!r}.", hint=f"Did you mean {near[0]}?")
-    return parse_gpu(value)
-
-
-def _amount(parse: Callable[[Any, str], object], name: str, schema: dict[str, Any]) -> Any:
-    return Annotated[Any, BeforeValidator(_checked(lambda value: parse(value, name), name)), WithJsonSchema(schema)]
-
-
-_NUMBER_SCHEMA: Final = {
-    "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[\d. ]*(\.\.)?[\d. ]*$"}],
-    "description": "4, 0.5, 2..8, 4.. or ..8; a bare number is the least.",
-}
-_SIZE_SCHEMA: Final = {
-    "type": "string",
-    "pattern": r"^\s*([\d.]+\s*[MGTmgt][Bb])?\s*(\.\.)?\s*([\d.]+\s*[MGTmgt][Bb])?\s*$",
-    "description": "8GB, 512MB, 8GB..16GB, 8GB.. or ..1TB; a bare size is the least.",
-}
-_GPU_SCHEMA: Final = {
-    "description": "2, A100:2, A100:40GB..:2, 24GB.. or a map of name, count, memory and vendor.",
-    "anyOf": [
-        {"type": "number", "minimum": 0},
-        {"type": "string"},
-        {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {
-                "name": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-                "count": {"anyOf": [{"type": "number"}, {"type": "string"}]},
-                "memory": {"type": "string"},
-                "vendor": {"enum": list(VENDORS)},
-            },
-        },
-    ],
-}
-
-
-class Resources(Model):
-    """What each job needs."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"cpu": 2, "memory": "8GB", "gpu": "A100:1"}]})
-
-    cpu: _amount(parse_number, "cpu", _NUMBER_SCHEMA) = None  # type: ignore[valid-type]
-    memory: _amount(parse_size, "memory", _SIZE_SCHEMA) = None  # type: ignore[valid-type]
-    disk: _amount(parse_size, "disk", _SIZE_SCHEMA) = None  # type: ignore[valid-type]
-    gpu: Annotated[Any, BeforeValidator(_checked(_gpu, "gpu")), WithJsonSchema(_GPU_SCHEMA)] = None
-    named: Annotated[
-        Any,
-        BeforeValidator(_checked(lambda value: parse_request({"named": value}), "named")),
-        WithJsonSchema(
-            {
-                "type": "object",
-                "additionalProperties": {"type": "integer", "minimum": 0},
-                "description": "Resources of your own, such as licenses: {license: 2}.",
-            }
-        ),
-    ] = None
-
-
-Command = Annotated[str, Strict(), Field(max_length=MOST_COMMAND_CHARS), AfterValidator(_command)]
-Commands = Annotated[tuple[Command, ...], Field(strict=False, max_length=MOST_COMMANDS)]
-WorkingDir = Annotated[str, Field(min_length=1, max_length=MOST_PATH_CHARS), AfterValidator(_no_nul)]
 
 
 class TaskConfiguration(Model):
@@ -166,6 +51,7 @@ class TaskConfiguration(Model):
         strict=True,
         title="Stoker task",
         json_schema_extra={
+            "anyOf": [{"required": ["commands"]}, {"required": ["groups"]}],
             "examples": [
                 {
                     "type": "task",
@@ -176,30 +62,60 @@ class TaskConfiguration(Model):
                     "resources": {"cpu": 2, "memory": "4GB"},
                     "max_duration": "2h",
                 }
-            ]
+            ],
         },
     )
 
     type: Literal["task"]
-    name: Annotated[str, AfterValidator(_name), Field(description=EXPECTED_NAME)] | None = None
-    commands: Annotated[Commands, Field(min_length=1, description="Run by one shell; the first that fails ends it.")]
+    name: Name | None = None
+    commands: Annotated[
+        Commands, Field(min_length=1, description="Run by one shell; the first that fails ends it.")
+    ] = ()
     setup: Annotated[
         Commands, Field(description="Run before the commands; when it fails the run is SETUP_FAILED.")
     ] = ()
     env: Env = Field(default_factory=dict)
-    working_dir: Annotated[str, Field(min_length=1, max_length=MOST_PATH_CHARS), AfterValidator(_no_nul)] | None = (
-        Field(default=None, description="Where the commands run; relative paths begin in the job's own directory.")
+    working_dir: Path | None = Field(
+        default=None, description="Where the commands run; relative paths begin in the job's own directory."
     )
-    shell: Annotated[str, Field(max_length=MOST_PATH_CHARS), AfterValidator(_shell)] | None = Field(
-        default=None, description="sh unless it is said.", examples=["bash"]
-    )
+    shell: Shell | None = Field(default=None, description="sh unless it is said.", examples=["bash"])
     tty: bool = Field(default=False, description="Give the commands a terminal.")
     resources: Resources = Field(default_factory=Resources)
     priority: int = Field(default=50, ge=0, le=100, description="Higher is placed first.")
     max_duration: Limit = Field(default=None, description="How long it may run; then it is stopped.")
     start_timeout: Limit = Field(default=None, description="How long it may wait for a machine.")
-    stop_duration: Span = Field(default=10.0, description="Between asking it to stop and killing it.")
+    stop_duration: Grace = Field(default=10.0, description="Between asking it to stop and killing it.")
+    warn_signal: Warn | None = Field(
+        default=None,
+        description="Sent to the program so long before max_duration, a preemption or the end of a drain stops it.",
+        examples=["USR1@120s"],
+    )
+    utilization_policy: UtilizationPolicy | None = None
+    disconnect: Disconnect | None = None
+    schedule: ScheduleOrNone = Field(default=None, description="Run it again and again, at these times.")
+    hold: Flag = Field(default=False, description="Accept it, and place nothing of it until `stoker release`.")
     on_no_capacity: Literal["queue", "fail"] = Field(default="queue", description="Wait for room, or end at once.")
+    nodes: int = Field(
+        default=1, ge=1, le=MOST_NODES, description="Machines that do it together, whole ones: all begin or none."
+    )
+    groups: Groups = Field(default=(), description="Instead of `nodes`: nodes that do different things together.")
+    replicas: int = Field(
+        default=1, ge=1, le=MOST_JOBS_IN_A_RUN, description="So often, each with a number of its own, STOKER_REPLICA."
+    )
+    max_parallel: int | None = Field(
+        default=None, ge=1, le=MOST_JOBS_IN_A_RUN, description="At most so many replicas are on machines at once."
+    )
+    stop_criteria: Literal["all-done", "master-done"] = Field(
+        default="all-done", description="It is done when all nodes are, or when the first one is."
+    )
+    startup_order: Literal["any", "master-first", "workers-first"] = Field(
+        default="any", description="Which nodes begin first; the others wait until those run."
+    )
+    retry: Retries = Field(default=None, description="Try again what failed: true, or a map.")
+    fleets: Annotated[
+        tuple[Name, ...] | None,
+        Field(strict=False, min_length=1, max_length=MOST_FLEETS_OF_A_RUN, description="Those that it may use."),
+    ] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -208,38 +124,88 @@ class TaskConfiguration(Model):
         if not isinstance(given, dict):
             return given
         if (type_ := given.get("type")) in PLANNED:
-            hint = "The type that works today is task; the README says what is there and what is not."
+            hint = "The types that work today are task and fleet; the README says what is there and what is not."
             told = {"what": f"{type_} is planned and not there yet", "hint": hint, "at": ("type",)}
             raise PydanticCustomError("refused", "{what}", told)
+        if type_ == FLEET:
+            told = {"what": "a fleet is not run", "hint": "`stoker apply` and /fleets take it.", "at": ("type",)}
+            raise PydanticCustomError("refused", "{what}", told)
+        if isinstance(type_, str) and get_close_matches(type_, ("task", "fleet"), 1) == ["fleet"]:
+            what = f"expected 'task' or 'fleet', got {described(type_)}"
+            raise PydanticCustomError(
+                "refused", "{what}", {"what": what, "hint": "Did you mean fleet?", "at": ("type",)}
+            )
         return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        check_nodes(self)
+        check_gpu(self.utilization_policy, self.resources.gpu)
+        return self
+
+
+Configuration = TaskConfiguration | FleetConfiguration
+C = TypeVar("C", TaskConfiguration, FleetConfiguration)
+
+
+def load_any(text: str | bytes) -> Configuration:
+    """Reads a file by its `type`; what is not known is read as a task, which says what is wrong with it.
+
+    Raises `Invalid` with every problem in it, or `BadYaml` when it is not even YAML.
+    """
+    pairs = _map_of(yaml.compose(text))
+    kind = pairs.nodes.get("type")
+    if kind is not None and yaml.plain(kind) == FLEET:
+        return _loaded(pairs, FleetConfiguration)
+    return _loaded(pairs, TaskConfiguration)
 
 
 def load(text: str | bytes) -> TaskConfiguration:
-    """Reads a file. Raises `Invalid` with every problem in it, or `BadYaml` when it is not even YAML."""
-    root = yaml.compose(text)
+    """The same of a file that has to be a task's."""
+    return _loaded(_map_of(yaml.compose(text)), TaskConfiguration)
+
+
+def _map_of(root: yaml.Node) -> yaml.Pairs:
     if not isinstance(root, yaml.Pairs):
         problem = Problem(key="", message="expected a map with `type: task`, `commands` and so on", line=root.line)
         raise Invalid([problem], code=CODE)
-    given = {key: yaml.as_written(node) if key in AS_WRITTEN else yaml.plain(node) for key, node in root.nodes.items()}
+    return root
+
+
+def _loaded(root: yaml.Pairs, model: type[C]) -> C:
+    given = yaml.keyed(root, AS_WRITTEN, INSIDE)
     try:
-        return TaskConfiguration.model_validate(given)
+        return model.model_validate(given)
     except ValidationError as error:
         errors = error.errors(include_url=False)
         lines = {".".join(map(str, path)): yaml.line_of(root, path) for path in map(path_of, errors)}
-        found = [one.model_copy(update={"line": lines[one.key]}) for one in problems_of(errors, TaskConfiguration)]
+        found = [one.model_copy(update={"line": lines[one.key]}) for one in problems_of(errors, model)]
         raise Invalid(sorted(found, key=lambda one: one.line or 0), code=CODE) from None
 
 
-def parse(value: Mapping[str, Any]) -> TaskConfiguration:
+def parse_any(value: Mapping[str, Any]) -> Configuration:
     """The same of values that are already read, where lines are not known."""
+    if value.get("type") == FLEET:
+        return _parsed(value, FleetConfiguration)
+    return _parsed(value, TaskConfiguration)
+
+
+def parse(value: Mapping[str, Any]) -> TaskConfiguration:
+    return _parsed(value, TaskConfiguration)
+
+
+def _parsed(value: Mapping[str, Any], model: type[C]) -> C:
     try:
-        return TaskConfiguration.model_validate(value)
+        return model.model_validate(value)
     except ValidationError as error:
-        raise Invalid(problems_of(error.errors(include_url=False), TaskConfiguration), code=CODE) from None
+        raise Invalid(problems_of(error.errors(include_url=False), model), code=CODE) from None
 
 
 def with_env(configuration: TaskConfiguration, environ: Mapping[str, str]) -> TaskConfiguration:
     """With bare names filled in by the caller's environment: what the client sends."""
+    if any(bare(group.env) for group in configuration.groups):
+        groups = [one.model_copy(update={"env": filled(one.env, environ)}) for one in configuration.groups]
+        configuration = configuration.model_copy(update={"groups": tuple(groups)})
     if not bare(configuration.env):
         return configuration
     return configuration.model_copy(update={"env": filled(configuration.env, environ)})
@@ -247,12 +213,11 @@ def with_env(configuration: TaskConfiguration, environ: Mapping[str, str]) -> Ta
 
 def complete(configuration: TaskConfiguration) -> TaskConfiguration:
     """Refuses what only a client can fill in."""
-    if missing := bare(configuration.env):
-        problems = [
-            Problem(key=f"env.{name}", message="it has no value", hint="The caller's value is filled in by the client.")
-            for name in missing
-        ]
-        raise Invalid(problems, code=CODE)
+    missing = [f"env.{name}" for name in bare(configuration.env)]
+    missing += [f"groups.{at}.env.{name}" for at, one in enumerate(configuration.groups) for name in bare(one.env)]
+    if missing:
+        hint = "The caller's value is filled in by the client."
+        raise Invalid([Problem(key=key, message="it has no value", hint=hint) for key in missing], code=CODE)
     return configuration
 
 
@@ -263,11 +228,19 @@ def to_policy(configuration: TaskConfiguration) -> Policy:
         stop_duration_s=configuration.stop_duration,
         max_duration_s=configuration.max_duration,
         start_timeout_s=configuration.start_timeout,
+        warn_signal=configuration.warn_signal,
+        utilization=to_utilization(configuration.utilization_policy),
+        disconnect=to_disconnect(configuration.disconnect),
+        nodes=nodes_of(configuration),
+        replicas=configuration.replicas,
+        max_parallel=configuration.max_parallel,
+        stop_criteria=StopCriteria(configuration.stop_criteria),
+        startup_order=StartupOrder(configuration.startup_order),
+        retry=None if configuration.retry is None else to_retry(configuration.retry),
+        fleets=configuration.fleets,
+        schedule=to_schedule(configuration.schedule),
+        hold=configuration.hold,
     )
-
-
-def to_request(configuration: TaskConfiguration) -> Request:
-    return parse_request(configuration.resources.model_dump(exclude_none=True))
 
 
 def to_json(configuration: TaskConfiguration) -> dict[str, Any]:
@@ -284,7 +257,7 @@ def restored(text: str) -> TaskConfiguration:
     return parse(json.loads(text))
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema(model: type[TaskConfiguration] | type[FleetConfiguration] = TaskConfiguration) -> dict[str, Any]:
     """For editors."""
-    schema = TaskConfiguration.model_json_schema()
+    schema = model.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from stoker.core.limits import MOST_DURATION_S
+from stoker.core.limits import LONGEST_GRACE_S, MOST_DURATION_S
 
 OFF: Final = "off"
 _UNITS_S: Final = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -81,6 +81,13 @@ def _refused(error: ValueError, hint: str) -> PydanticCustomError:
     return PydanticCustomError("duration", "expected a length of time: {what}", {"what": str(error), "hint": hint})
 
 
+def _grace(value: object) -> float:
+    seconds = _span(value)
+    if seconds > LONGEST_GRACE_S:
+        raise _refused(ValueError(f"a grace is at most {format_duration(LONGEST_GRACE_S)}"), HINT)
+    return seconds
+
+
 _FORMS: Final[list[dict[str, Any]]] = [
     {"type": "number", "minimum": 0, "maximum": MOST_DURATION_S},
     {"type": "string", "pattern": r"^\s*(\d+(\.\d+)?|(\d+(\.\d+)?\s*[wdhms]\s*)+)\s*$"},
@@ -101,3 +108,11 @@ Span = Annotated[
     WithJsonSchema({"anyOf": _FORMS, "description": HINT}),
 ]
 """How long something takes."""
+
+Grace = Annotated[
+    float,
+    BeforeValidator(_grace),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"anyOf": _FORMS, "description": HINT}),
+]
+"""How long something that is asked to end may take."""

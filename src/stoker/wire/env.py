@@ -18,7 +18,8 @@ HINT: Final = "Write it as {NAME: value}, or as a list of NAME=value and NAME."
 
 OURS: Final = frozenset(
     {"STOKER_RUN_ID", "STOKER_RUN_NAME", "STOKER_JOB_ID", "STOKER_SUBMISSION", "STOKER_PROJECT", "STOKER_REPLICA"}
-    | {"STOKER_NODE_RANK", "STOKER_NODES_NUM", "STOKER_NODES_IPS", "STOKER_MASTER_NODE_IP"}
+    | {"STOKER_REPLICAS_NUM", "STOKER_NODE_RANK", "STOKER_NODES_NUM", "STOKER_NODES_IPS", "STOKER_MASTER_NODE_IP"}
+    | {"STOKER_NODE_GROUP"}
     | {"STOKER_GPUS_PER_NODE", "STOKER_GPUS_NUM", "STOKER_TASK_ID"}
 )
 """What every job is given; its configuration cannot say otherwise."""

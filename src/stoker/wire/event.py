@@ -7,19 +7,26 @@ from pydantic import Field
 from stoker.wire.model import Answer
 from stoker.wire.time import Time
 
+GONE = "gone"
+"""The event with which a stream ends whose place in the journal is older than what is kept."""
+SERVER = "server"
+"""Stands for who did what nobody asked for."""
+
 
 class Event(Answer):
     seq: int = Field(examples=[117], description="Grows; gaps mean nothing.")
     at: Time
-    run: str = Field(examples=["train"], description="The name of the run that it belongs to.")
-    run_id: UUID
-    kind: str = Field(examples=["job"], description="What changed: the run or one of its jobs.")
+    kind: str = Field(examples=["job"], description="What changed: a run, a job, an instance or a fleet.")
     id: UUID = Field(description="Of what changed.")
+    name: str = Field(examples=["train/0-0"], description="What changed, as people call it; empty when it is deleted.")
+    run: str | None = Field(default=None, examples=["train"], description="The run that it belongs to.")
+    run_id: UUID | None = None
+    fleet: str | None = Field(default=None, examples=["local"], description="Of an instance.")
     event: str = Field(examples=["Placed"])
     source: str | None = Field(default=None, examples=["SUBMITTED"], description="The status before.")
     target: str = Field(examples=["PROVISIONING"], description="The status after.")
     message: str = ""
-    by: str = Field(default="", examples=["ada"], description="The person who asked for it.")
+    by: str = Field(default="", examples=["ada"], description="The person who asked for it; empty: the server itself.")
 
 
 class Trouble(Answer):

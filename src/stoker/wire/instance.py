@@ -2,10 +2,11 @@
 
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from stoker.core.instance import S as InstanceStatus
-from stoker.wire.model import Answer
+from stoker.core.instance_facts import S as InstanceStatus
+from stoker.wire.duration import Limit
+from stoker.wire.model import Answer, Model
 from stoker.wire.time import Time
 
 
@@ -33,6 +34,16 @@ class InstanceFree(Answer):
     gpus: float = Field(default=0, examples=[0])
 
 
+class InstanceJob(Answer):
+    """A job that holds a part of it."""
+
+    id: UUID
+    run: str = Field(examples=["train"])
+    replica: int
+    node: int
+    status: str = Field(examples=["RUNNING"])
+
+
 class Instance(Answer):
     id: UUID
     name: str = Field(examples=["local-9c41ab"], description="As sentences call it; accepted instead of the id.")
@@ -44,13 +55,26 @@ class Instance(Answer):
     blocks_free: int = Field(examples=[31])
     free: InstanceFree
     jobs: int = Field(examples=[1], description="How many hold a part of it.")
+    tenants: tuple[InstanceJob, ...] = Field(default=(), description="Those of this project; only of one instance.")
+    offer: str = Field(default="", examples=["medium"], description="What it was launched as.")
+    location: str = Field(default="", examples=["north"])
     price: float = Field(default=0.0, description="An hour.")
+    cost: float = Field(default=0.0, description="So far, or until it was gone.")
     spot: bool = False
     cordoned: bool = False
+    draining_until: Time | None = Field(default=None, description="Jobs that are there then are interrupted.")
     health: str = ""
     message: str = ""
     unreachable_since: Time | None = None
     since: Time = Field(description="When it came into this status.")
+    launched_at: Time | None = Field(default=None, description="When its provider accepted it: it costs from then on.")
+    ended_at: Time | None = None
+
+
+class Drain(Model):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"deadline": "10m"}]})
+
+    deadline: Limit = Field(default=3600.0, description="After so long, what still runs on it is interrupted.")
 
 
 class InstancePage(Answer):

@@ -12,7 +12,21 @@ from stoker.core.run_facts import S as RunStatus
 from stoker.wire.configuration import TaskConfiguration
 from stoker.wire.job import Job
 from stoker.wire.model import Answer, Flag, Model, Whole
+from stoker.wire.schedule import Schedule
 from stoker.wire.time import Time
+
+
+class Counts(Answer):
+    """Its jobs, each once: by its latest submission. One that is ending counts as what it will be."""
+
+    total: int = Field(default=0, examples=[100])
+    waiting: int = Field(default=0, examples=[51], description="For a machine.")
+    starting: int = 0
+    running: int = Field(default=0, examples=[10])
+    done: int = Field(default=0, examples=[37])
+    retrying: int = Field(default=0, description="Failed, and will be tried again.")
+    failed: int = Field(default=0, examples=[2])
+    stopped: int = Field(default=0, description="By a person, a limit, or because another failed.")
 
 
 class Run(Answer):
@@ -28,10 +42,14 @@ class Run(Answer):
     submitted_at: Time
     started_at: Time | None = Field(default=None, description="When its first job began to run.")
     finished_at: Time | None = Field(default=None, description="When the last of its programs ended.")
+    held: bool = Field(default=False, description="Nothing of it is placed until it is released.")
+    schedule: Schedule | None = Field(default=None, description="Where it has one.")
     version: int = Field(examples=[4], description="Grows with every change.")
     configuration: dict[str, Any] | None = Field(
         default=None, description="None in lists. Values of `env` are shown to its user and to managers of the project."
     )
+    counts: Counts = Field(default_factory=Counts, description="Its jobs by what has become of them.")
+    retry_of: UUID | None = Field(default=None, description="The run of which it does again what did not get done.")
     jobs: tuple[Job, ...] = Field(default=(), description="Empty in lists; of a large run the first hundred.")
 
 
@@ -65,7 +83,11 @@ class Submit(Model):
     configurations: tuple[TaskConfiguration, ...] | None = Field(
         default=None, min_length=1, max_length=MOST_RUNS_AT_ONCE
     )
-    expected: Expected | None = Field(default=None, description="Refuse when the latest run of that name is another.")
+    expected: Expected | None = Field(
+        default=None,
+        description="The latest run of that name, as it was seen: another one, or a later version, is refused. "
+        "An unfinished one is changed in place where that may be.",
+    )
 
     @model_validator(mode="after")
     def _one_or_many(self) -> Self:
@@ -115,8 +137,17 @@ class Reason(Answer):
     sentence: str = Field(examples=["needs 8 GB of memory, has 4 GB"])
 
 
+class OfferReason(Answer):
+    """What stands against one machine that could be launched."""
+
+    offer: str = Field(examples=["a100x8 at dummy/eu-1 (spot)"])
+    price: float = Field(examples=[2.5], description="An hour.")
+    penalty: float = Field(default=0, examples=[0], description="For launches of it that failed lately; it fades.")
+    sentence: str = Field(examples=["the fleet takes no spot machines"])
+
+
 class Why(Answer):
-    """Why a run waits, or that it does not."""
+    """Why a run waits, or that it does not. Of a run of several replicas it is told by the first that waits."""
 
     sentence: str = Field(examples=["train waits: needs 1 CPU, local-9c41ab has 0.5 of 2 CPUs free."])
     code: str = Field(default="", examples=["busy"])
@@ -125,5 +156,11 @@ class Why(Answer):
     limit: str = Field(default="", examples=[""], description="What is too small everywhere, such as cpu or memory.")
     reasons: tuple[Reason, ...] = ()
     more: int = Field(default=0, description="Instances whose reason is not listed.")
+    offers: tuple[OfferReason, ...] = Field(default=(), description="Machines that could be launched, cheapest first.")
+    more_offers: int = Field(default=0, description="Offers that are not listed.")
     place: int | None = Field(default=None, description="In the queue, from 1.")
     waiting: int | None = Field(default=None, description="How many wait.")
+    replicas: tuple[int, ...] = Field(default=(), description="Which replicas of it wait; the first hundred.")
+    replicas_waiting: int = Field(default=0, description="How many of its replicas wait.")
+    next_at: Time | None = Field(default=None, description="Not tried before then.")
+    next: str = Field(default="", examples=["as soon as something changes"], description="When it is tried again.")

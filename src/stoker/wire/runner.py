@@ -9,6 +9,8 @@
 | GET | /pull?offset=N&wait_s=S&limit=B | frames from offset N on; what lies before N may be forgotten |
 | GET | /own?offset=N | the same for the runner's own log |
 | POST | /stop | `Stop`: 202 `Health`; SIGTERM to the process group, SIGKILL after the grace |
+| POST | /deadline | `Deadline`: 202 `Health`; when the job will be ended and why, so that it is warned before |
+| POST | /heard | `Heard`: 202 `Health`; the shim passes on that the server is there |
 | GET | /metrics | `Metrics` of the process tree |
 | GET (WebSocket) | /live?offset=N | frames as they come, one message each; closed with 1000 when the log is complete |
 
@@ -27,6 +29,8 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field, model_validator
 
+from stoker.core import warning as core_warning
+from stoker.core.limits import LONGEST_GRACE_S
 from stoker.wire.model import Answer, Order
 
 
@@ -59,7 +63,6 @@ Fence = Annotated[int, Field(ge=0, lt=2**63)]
 PULL_BYTES = 1024 * 1024
 """The most frames in one answer (more only where a single frame is larger)."""
 LONGEST_WAIT_S = 60.0
-LONGEST_GRACE_S = 7 * 24 * 3600.0
 
 
 class RunnerState(StrEnum):
@@ -72,10 +75,13 @@ class RunnerState(StrEnum):
 
 
 class Failure(StrEnum):
-    """Why the commands could not be run to their end; none of them is the program's own doing."""
+    """Why the commands were not run to their end; none of them is how the program itself ended."""
 
     EXECUTOR = "executor"
     LOG_QUOTA = "log_quota"
+    MAX_DURATION = "max_duration"
+    UTILIZATION = "utilization"
+    SILENCE = "silence"
 
 
 class Result(Answer):
@@ -88,8 +94,22 @@ class Result(Answer):
     failure: Failure | None = None
     message: str = ""
     ended_at: float
+    ended_up_s: float | None = Field(default=None, description="How long the host was up then: nobody sets that clock.")
+    boot: str = Field(default="", description="The boot of the host that this counts from.")
     log_end: int
     """The framed length of the whole log."""
+
+
+class Warning(Order):
+    signal: Text = Field(description="Its name, without SIG.")
+    ahead_s: float = Field(gt=0, allow_inf_nan=False)
+
+
+class Utilization(Order):
+    window_s: float = Field(gt=0, allow_inf_nan=False)
+    min_gpu_percent: float | None = Field(default=None, ge=0, le=100)
+    min_cpu_percent: float | None = Field(default=None, ge=0, le=100)
+    cpus: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="What the percentage is of.")
 
 
 class JobOrder(Order):
@@ -100,10 +120,13 @@ class JobOrder(Order):
     project: Text
     submission: int = Field(ge=1)
     replica: int = Field(default=0, ge=0)
+    replicas_num: int = Field(default=1, ge=1)
     node_rank: int = Field(default=0, ge=0)
     nodes_num: int = Field(default=1, ge=1)
     nodes_ips: tuple[Text, ...] = ("127.0.0.1",)
-    gpus_per_node: int = Field(default=0, ge=0)
+    node_group: Text = ""
+    gpus_per_node: int = Field(default=0, ge=0, description="On this node.")
+    gpus_num: int = Field(default=0, ge=0, description="On all nodes of its replica.")
     setup: tuple[Text, ...] = ()
     commands: tuple[Text, ...]
     shell: Text = "/bin/sh"
@@ -111,6 +134,12 @@ class JobOrder(Order):
     working_dir: Text | None = Field(default=None, description="Below the job's own directory, or absolute.")
     tty: bool = False
     stop_duration_s: float = Field(default=10.0, ge=0, le=LONGEST_GRACE_S)
+    silence_grace_s: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="Between SIGTERM and SIGKILL when the server is away."
+    )
+    max_duration_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    warning: Warning | None = None
+    utilization: Utilization | None = None
     log_quota_bytes: int = Field(gt=0)
     code: bool = Field(default=False, description="An archive follows; do not run before it is here.")
     start: bool = Field(default=False, description="Run it at once, as `POST /run` would.")
@@ -127,6 +156,18 @@ class Health(Answer):
 class Stop(Order):
     fence: Fence
     grace_s: float | None = Field(default=None, ge=0, le=LONGEST_GRACE_S, description="None: as the job's order says.")
+
+
+class Deadline(Order):
+    """Seconds, not a moment: the clocks of two hosts are two."""
+
+    fence: Fence
+    in_s: float | None = Field(ge=0, allow_inf_nan=False, description="From now on; None: it is off.")
+    reason: core_warning.Deadline
+
+
+class Heard(Order):
+    ago_s: float = Field(ge=0, allow_inf_nan=False, description="How long ago the server spoke to the shim.")
 
 
 class ProcessMetrics(Answer):

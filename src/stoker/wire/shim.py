@@ -28,11 +28,12 @@ from uuid import UUID
 
 from pydantic import Field
 
+from stoker.core.limits import LONGEST_GRACE_S
 from stoker.core.reason import JobReason
 from stoker.core.shim_task import Runtime
 from stoker.core.shim_task import S as TaskState
 from stoker.wire.model import Answer, Order
-from stoker.wire.runner import LONGEST_GRACE_S, LONGEST_WAIT_S, PULL_BYTES, Fence, Result
+from stoker.wire.runner import LONGEST_WAIT_S, PULL_BYTES, Fence, Result
 
 
 class Health(Answer):

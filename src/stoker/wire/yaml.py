@@ -7,7 +7,7 @@ counted as that, so a few lines cannot stand for a billion values. Nothing here 
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -83,7 +83,10 @@ def compose(text: str | bytes) -> Node:
         line = mark.line + 1 if mark else None
         if mark and _is_tab(text, mark.line, mark.column):
             raise BadYaml("a tab cannot indent a line", line, "Use spaces; most editors can replace tabs.") from error
-        raise BadYaml(f"this is not YAML: {error.problem or error.context}", line) from error
+        hint = ""
+        if mark and _is_star(text, mark.line):
+            hint = 'A value that begins with * needs quotes: "* * * * *".'
+        raise BadYaml(f"this is not YAML: {error.problem or error.context}", line, hint) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadYaml(f"this is not YAML: {' '.join(str(error).split())}", None) from error
     if composer.root is None:
@@ -95,6 +98,12 @@ def _is_tab(text: str | bytes, line: int, column: int) -> bool:
     """Whether that is what the reader stumbled over."""
     lines = (text.decode(errors="replace") if isinstance(text, bytes) else text).splitlines()
     return line < len(lines) and lines[line][column : column + 1] == "\t" and not lines[line][:column].strip()
+
+
+def _is_star(text: str | bytes, line: int) -> bool:
+    """Whether a value of that line begins like an alias and is none: cron lines do."""
+    lines = (text.decode(errors="replace") if isinstance(text, bytes) else text).splitlines()
+    return line < len(lines) and re.search(r"(^|[:\[,-])\s*\*[\s/]", lines[line]) is not None
 
 
 def _joined(text: str | bytes) -> str | bytes:
@@ -134,6 +143,17 @@ def as_written(node: Node) -> Any:
             return {key: as_written(one) for key, one in node.nodes.items()}
 
 
+def keyed(root: Pairs, words: Container[str], inside: str) -> dict[str, Any]:
+    """By key; below `words` as written, and the same in each map of the list that `inside` names."""
+    given: dict[str, Any] = {}
+    for key, node in root.nodes.items():
+        if key == inside and isinstance(node, Items):
+            given[key] = [keyed(one, words, "") if isinstance(one, Pairs) else plain(one) for one in node.nodes]
+        else:
+            given[key] = as_written(node) if key in words else plain(node)
+    return given
+
+
 def line_of(root: Node, path: Iterable[str | int]) -> int:
     """Where the thing at this path begins, or the nearest above it that is there."""
     node, line = root, root.line
@@ -147,6 +167,21 @@ def line_of(root: Node, path: Iterable[str | int]) -> int:
             case _:
                 return line
     return line
+
+
+def depth_of(root: Node, path: Iterable[str | int]) -> int:
+    """How many steps of this path are there."""
+    node, depth = root, 0
+    for step in path:
+        match node:
+            case Pairs(nodes=nodes) if step in nodes:
+                node = nodes[str(step)]
+            case Items(nodes=items) if isinstance(step, int) and step < len(items):
+                node = items[step]
+            case _:
+                return depth
+        depth += 1
+    return depth
 
 
 class _Composer:

@@ -1,4 +1,4 @@
-"""Instances that a project may use."""
+"""Instances that a project may use: look, cordon, drain, delete."""
 
 from typing import Annotated
 from uuid import UUID
@@ -7,14 +7,26 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from stoker.core.errors import Conflict, NotFound
+from stoker.core.ids import instance_name
+from stoker.core.instance_facts import CordonAsked, DeleteAsked, Destroyed, DrainAsked, S
+from stoker.core.limits import MOST_DURATION_S, MOST_JOBS_SHOWN
+from stoker.core.machine import Event
+from stoker.core.phrase import counted
+from stoker.engine.change import Change, of_instance
 from stoker.server import view
-from stoker.server.auth import Member
+from stoker.server.auth import Access, Manager, Member
+from stoker.server.context import Context
 from stoker.server.error import answered
+from stoker.server.fleet import may_manage
 from stoker.server.parameter import Ctx, Cursor, Limit, id_cursor, id_of
 from stoker.store import instance as store
-from stoker.wire.instance import Instance, InstancePage
+from stoker.store.database import Connection
+from stoker.wire.instance import Drain, Instance, InstancePage
+from stoker.wire.name import NAME
 
 router = APIRouter(prefix="/projects/{project}/instances", tags=["instances"])
+
+InstanceRef = Annotated[str, Path(description="The name or the id of an instance.", examples=["local-9c41ab"])]
 
 
 @router.get("", response_model=InstancePage)
@@ -22,31 +34,95 @@ async def list_instances(
     context: Ctx,
     access: Member,
     finished: Annotated[bool, Query(description="Also those that are gone.")] = False,
+    fleet: Annotated[str | None, Query(pattern=NAME, description="Only of the fleet of this name.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    after = id_cursor(cursor) or UUID(int=0)
+    after, now = id_cursor(cursor) or UUID(int=0), context.engine.clock.now()
     async with context.database.connection() as connection:
-        found = await store.page(connection, access.project_id, after, finished, limit + 1)
-    items = tuple(view.instance_of(one.instance, one.fleet) for one in found[:limit])
+        found = await store.page(connection, access.project_id, after, finished, limit + 1, fleet)
+    items = tuple(view.instance_of(one, now) for one in found[:limit])
     return answered(InstancePage(items=items, next_cursor=str(items[-1].id) if len(found) > limit else None))
 
 
 @router.get("/{instance}", response_model=Instance)
-async def get_instance(
-    context: Ctx, access: Member, instance: Annotated[str, Path(description="The name or the id of an instance.")]
+async def get_instance(context: Ctx, access: Member, instance: InstanceRef) -> Response:
+    """With the jobs of this project that are on it."""
+    return answered(await _shown(context, access, instance))
+
+
+@router.post("/{instance}/cordon", response_model=Instance)
+async def cordon_instance(context: Ctx, access: Manager, instance: InstanceRef) -> Response:
+    """No new jobs are placed on it; those that are there stay."""
+    return await _asked(context, access, instance, "cordon", CordonAsked(True, by=access.user))
+
+
+@router.post("/{instance}/uncordon", response_model=Instance)
+async def uncordon_instance(context: Ctx, access: Manager, instance: InstanceRef) -> Response:
+    """It takes jobs again; a drain that has not come to its end is called off."""
+    return await _asked(context, access, instance, "uncordon", CordonAsked(False, by=access.user))
+
+
+@router.post("/{instance}/drain", response_model=Instance)
+async def drain_instance(context: Ctx, access: Manager, instance: InstanceRef, body: Drain | None = None) -> Response:
+    """No new jobs; it goes when the last one has ended, and at the deadline in any case; the last word counts."""
+    within_s = (body or Drain()).deadline
+    at = context.engine.clock.now() + (MOST_DURATION_S if within_s is None else within_s)
+    return await _asked(context, access, instance, "drain", DrainAsked(at, by=access.user))
+
+
+@router.delete("/{instance}", response_model=Instance)
+async def delete_instance(
+    context: Ctx,
+    access: Manager,
+    instance: InstanceRef,
+    force: Annotated[
+        bool,
+        Query(description="Interrupt what runs on it. Of a host out of reach that is leaving: take it for gone."),
+    ] = False,
 ) -> Response:
+    """Destroys the machine; of a host of the user's, what we run there. Refused while jobs are on it, unless forced."""
     async with context.database.connection() as connection:
-        if id := id_of(instance):
-            one = await store.visible(connection, access.project_id, id)
-            found = [one] if one else []
-        else:
-            found = await store.named(connection, access.project_id, instance)
+        one = (await find_instance(connection, access, instance)).instance
+    if one.state is S.BUSY and not force:
+        raise Conflict(
+            f"{counted(len(one.blocks.held), 'job')} on {instance_name(one.backend, one.id)}.",
+            hint="Drain it, or interrupt them with --force.",
+            code="busy",
+        )
+    event: Event = DeleteAsked(force, by=access.user)
+    if force and one.owned and one.state is S.TERMINATING and one.unreachable_since is not None:
+        # Nobody can look any more; whoever forces it says that nothing of ours is left there.
+        event = Destroyed(by=access.user)
+    return await _asked(context, access, instance, "delete", event)
+
+
+async def _asked(context: Context, access: Access, instance: str, what: str, event: Event) -> Response:
+    async with context.database.connection() as connection:
+        found = await find_instance(connection, access, instance)
+    id = found.instance.id
+    may_manage(access, found.project_id, f"{what} instance {instance_name(found.instance.backend, id)}")
+    await context.engine.commit(Change(facts=(of_instance(id, event),)))
+    return answered(await _shown(context, access, str(id)))
+
+
+async def _shown(context: Context, access: Access, instance: str) -> Instance:
+    async with context.database.connection() as connection:
+        found = await find_instance(connection, access, instance)
+        jobs = await store.tenants(connection, found.instance, access.project_id, MOST_JOBS_SHOWN)
+    return view.instance_of(found, context.engine.clock.now(), jobs)
+
+
+async def find_instance(tx: Connection, access: Access, ref: str) -> store.Shown:
+    """By name or by id."""
+    if id := id_of(ref):
+        one = await store.visible(tx, access.project_id, id)
+        found = [one] if one else []
+    else:
+        found = await store.named(tx, access.project_id, ref)
     if not found:
-        raise NotFound(f"There is no instance {instance[:63]}.", hint="`stoker instances` lists them.")
+        raise NotFound(f"There is no instance {ref[:63]}.", hint="`stoker instances` lists them.")
     if len(found) > 1:
         ids = ", ".join(str(one.instance.id) for one in found)
-        raise Conflict(
-            f"{instance} is the name of {len(found)} instances.", hint=f"Say which: {ids}.", code="ambiguous"
-        )
-    return answered(view.instance_of(found[0].instance, found[0].fleet))
+        raise Conflict(f"{ref} is the name of {len(found)} instances.", hint=f"Say which: {ids}.", code="ambiguous")
+    return found[0]

@@ -3,10 +3,11 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from stoker.core.errors import NotFound, UserError
+from stoker.core.job_facts import S
 from stoker.server import view
 from stoker.server.auth import Member
 from stoker.server.error import answered
@@ -18,12 +19,23 @@ router = APIRouter(prefix="/projects/{project}/runs/{run}/jobs", tags=["jobs"])
 
 
 @router.get("", response_model=JobPage)
-async def list_jobs(context: Ctx, access: Member, run: RunRef, limit: Limit = 50, cursor: Cursor = None) -> Response:
+async def list_jobs(
+    context: Ctx,
+    access: Member,
+    run: RunRef,
+    status: Annotated[list[S] | None, Query(description="Only these.")] = None,
+    latest: Annotated[bool, Query(description="Of each job only the latest submission.")] = False,
+    replica: Annotated[int | None, Query(ge=0, le=1_000_000, description="Only of this replica.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
     """By replica, node and submission."""
     after = _after(cursor)
     async with context.database.connection() as connection:
         found = await find_run(connection, access, run)
-        jobs = await run_list.jobs(connection, found.id, limit + 1, after)
+        jobs = await run_list.jobs(
+            connection, found.id, limit + 1, after, states=status or (), latest=latest, replica=replica
+        )
     last = jobs[:limit][-1] if len(jobs) > limit else None
     following = f"{last.replica}-{last.node}-{last.attempt}" if last else None
     return answered(JobPage(items=tuple(map(view.job_of, jobs[:limit])), next_cursor=following))

@@ -85,7 +85,7 @@ async def _wanted(
     access: Member,
     run: RunRef,
     job: Annotated[UUID | None, Query(description="The id of a job; instead of the next three.")] = None,
-    replica: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+    replica: Annotated[int | None, Query(ge=0, le=1_000_000, description="Its first unless it is said.")] = None,
     node: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
     submission: Annotated[int | None, Query(ge=1, le=1_000_000, description="The latest unless it is said.")] = None,
     runner: Annotated[bool, Query(description="What the runner itself has to say.")] = False,

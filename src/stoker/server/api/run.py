@@ -13,6 +13,7 @@ from stoker.core.limits import LONGEST_WAIT_S, MOST_ITEMS, MOST_JOBS_SHOWN
 from stoker.core.run_facts import AbortAsked, S, StopAsked
 from stoker.engine.change import Change, of_run
 from stoker.server import view
+from stoker.server.again import Again
 from stoker.server.auth import Access, Member
 from stoker.server.context import Context
 from stoker.server.error import answered
@@ -34,15 +35,22 @@ NameFilter = Annotated[str | None, Query(pattern=NAME, description="Only of this
 
 
 @router.post(
-    "", response_model=Run | RunList, status_code=201, response_description="The run; or all, where many were sent."
+    "",
+    response_model=Run | RunList,
+    status_code=201,
+    response_description="The run; or all, where many were sent.",
+    responses={200: {"model": Run, "description": "The unfinished run that was expected, changed in place."}},
 )
 async def submit_runs(context: Ctx, access: Member, body: Submit, key: IdempotencyKey = None) -> Response:
-    """Accepts one configuration, or many of which all are accepted or none. What is answered here is on disk."""
+    """Accepts one configuration, or many of which all are accepted or none. What is answered here is on disk.
+
+    One whose `expected` names an unfinished run changes that run in place, where only such fields differ as may.
+    """
     accepted = await Submission(context, access, body, key).accepted()
     headers = {"Idempotent-Replayed": "true"} if accepted.before else None
     if body.configurations is not None:
         return answered(RunList(items=tuple(accepted.runs)), 201, headers)
-    return answered(accepted.runs[0], 201, headers)
+    return answered(accepted.runs[0], 200 if accepted.revised else 201, headers)
 
 
 @router.get("", response_model=RunPage)
@@ -117,6 +125,14 @@ async def stop_run(context: Ctx, access: Member, run: RunRef, body: Stop | None 
     may_change(access, found, "stop")
     await _ask_to_stop(context, access, found, body is not None and body.abort)
     return answered(await _shown(context, access, str(found.id)))
+
+
+@router.post("/{run}/retry", response_model=Run, status_code=201, response_description="The new run.")
+async def retry_run(context: Ctx, access: Member, run: RunRef, key: IdempotencyKey = None) -> Response:
+    """Does again what did not get done of a finished run, as a new run of the same name: of an array only those
+    replicas, under the numbers that they had. The old run and its outcome stay what they are."""
+    accepted = await Again(context, access, run, key).accepted()
+    return answered(accepted.runs[0], 201, {"Idempotent-Replayed": "true"} if accepted.before else None)
 
 
 @router.delete("/{run}", status_code=204)

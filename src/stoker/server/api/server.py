@@ -9,6 +9,7 @@ from stoker.server.auth import SignedIn
 from stoker.server.error import answered
 from stoker.server.parameter import Ctx
 from stoker.wire.configuration import json_schema
+from stoker.wire.fleet import FleetConfiguration
 from stoker.wire.server import ServerInfo
 
 router = APIRouter(tags=["server"])
@@ -25,3 +26,9 @@ async def server(context: Ctx, caller: SignedIn) -> Response:
 async def task_schema() -> dict[str, Any]:
     """JSON Schema of a task's configuration, for editors; it needs no token, since editors have none."""
     return json_schema()
+
+
+@public.get("/schema/fleet")
+async def fleet_schema() -> dict[str, Any]:
+    """JSON Schema of a fleet's configuration, likewise."""
+    return json_schema(FleetConfiguration)

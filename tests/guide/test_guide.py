@@ -1,0 +1,76 @@
+"""What the guide shows is what happens: its files are written, its commands run, and their output compared."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import ROOT, Real
+from tests.guide.page import Command, File, agrees, steps
+
+PAGES = sorted((ROOT / "docs" / "guide").glob("[0-9]*.md"))
+PATIENCE_S = 120.0
+
+pytestmark = pytest.mark.xdist_group("guide")
+
+
+@pytest.fixture(scope="module")
+def real(shared_directory: Path) -> Iterator[Real]:
+    """A server of the guide's own: its fleets are nobody else's, and it has the machines of `backends.yml`."""
+    server = Real(shared_directory / "guide-server")
+    server.home.mkdir(mode=0o711)
+    (server.home / "backends.yml").write_text((ROOT / "docs" / "guide" / "backends.yml").read_text())
+    server.up()
+    yield server
+    server.clear()
+
+
+@pytest.fixture
+def place(shared_directory: Path, page: Path) -> Path:
+    """Where a reader would sit: a directory of one's own, with `stoker` on the path."""
+    made = shared_directory / "guide" / page.stem
+    (made / "bin").mkdir(parents=True)
+    program = made / "bin" / "stoker"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m stoker.cli.main "$@"\n')
+    program.chmod(0o755)
+    return made
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_guide_tells_the_truth(page: Path, place: Path, real: Real) -> None:
+    env = {**real.env, "PATH": f"{place / 'bin'}:{real.env['PATH']}", "COLUMNS": "160"}
+    taken = 0
+    for step in steps(page):
+        match step:
+            case File(name, text):
+                (place / name).parent.mkdir(parents=True, exist_ok=True)
+                (place / name).write_text(text)
+            case Command(line, exit_code, expected):
+                told = subprocess.run(
+                    ["bash", "-c", line], cwd=place, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT, timeout=PATIENCE_S,
+                )  # fmt: skip
+                printed = told.stdout.decode(errors="replace")
+                assert told.returncode == exit_code, f"$ {line}\nexit code {told.returncode}\n{printed}"
+                shown = "\n".join(expected)
+                assert agrees(expected, printed), f"$ {line}\nprinted:\n{printed}\nthe page shows:\n{shown}"
+                taken += 1
+    assert taken, f"{page.name} shows no command"
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        (("one", "two"), "one\ntwo\n", True),
+        (("one",), "one\ntwo\n", False),
+        (("one", "…"), "one\ntwo\nthree\n", True),
+        (("…", "three"), "one\ntwo\nthree\n", True),
+        (("NAME  STATUS", "train … DONE"), "NAME    STATUS\ntrain   3 s   DONE\n", True),
+        (("train … DONE",), "train   3 s   FAILED\n", False),
+        ((), "anything\n", False),
+    ],
+)
+def test_a_page_that_lies_is_found(shown: tuple[str, ...], printed: str, same: bool) -> None:
+    assert agrees(shown, printed) is same

@@ -15,7 +15,8 @@ NIGHTLY = b'type: task\nname: nightly\nschedule: "0 0 1 1 *"\ncommands: [echo ro
 
 
 def scheduled(**said: Any) -> dict[str, Any]:
-    soon = [f"{datetime.now(UTC) + timedelta(days=day, hours=3, minutes=4, seconds=40):%Y-%m-%dT%H:%M:%SZ}" for day in range(3)]
+    later = timedelta(hours=3, minutes=4, seconds=40)
+    soon = [f"{datetime.now(UTC) + timedelta(days=day) + later:%Y-%m-%dT%H:%M:%SZ}" for day in range(3)]
     schedule = {"cron": ["0 3 * * *"], "timezone": "Europe/Berlin", "overlap": "skip", "paused": False, "next": soon}
     last = {"status": "FAILED", "reason": "JOB_FAILED", "ended_at": "2026-05-01T12:00:03Z"}
     return schedule | {"rounds": 7, "queued": False, "last": last} | said

@@ -1,6 +1,7 @@
 """Many callers, one path: coalesced, isolated, in order, said again when the database went away."""
 
 import asyncio
+import itertools
 import random
 from contextlib import suppress
 from functools import partial
@@ -16,7 +17,7 @@ from stoker.core.run_facts import ReplicasWanted, StopAsked
 from stoker.engine import commit as module
 from stoker.engine.batch import Batch, commit_batch
 from stoker.engine.change import Change, Fact, of_run
-from stoker.engine.commit import LANES
+from stoker.engine.commit import LANES, Committer
 from stoker.store.database import Connection, ConnectionLost
 from tests.conftest import Databases
 from tests.engine.conftest import ask, eventually
@@ -95,6 +96,33 @@ async def test_a_run_that_another_replica_holds_waits_and_holds_up_nobody_else(d
             await asyncio.gather(*stops)
         for birth in births:
             assert await state_of(db, birth) == "TERMINATED"
+
+
+@pytest.mark.parametrize("leap_ms", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0])
+async def test_what_falls_due_between_two_looks_at_the_clock_is_not_forgotten(
+    database: Databases, monkeypatch: pytest.MonkeyPatch, leap_ms: float
+) -> None:
+    """On a machine so busy that milliseconds pass between one line and the next."""
+    async with database() as db:
+        desk = await desk_on(db)
+        births = await desk.births(12)
+        loop, looks = asyncio.get_running_loop(), itertools.count()
+        time = loop.time
+        monkeypatch.setattr(loop, "time", lambda: time() + next(looks) * leap_ms / 1000)
+        for birth in births:
+            async with db.transaction() as other:
+                await other.fetch("SELECT FROM run WHERE id = $1 FOR UPDATE", run_of(birth))
+                stop = desk.stop(birth)
+                await eventually(partial(_put_back, desk.committer), "the stop finds its run held")
+            await eventually(partial(_done, stop), "the stop is committed")
+
+
+async def _put_back(committer: Committer) -> bool:
+    return any(one.held > 2 for one in committer._queue)
+
+
+async def _done(task: "asyncio.Task[Any]") -> bool:
+    return task.done()
 
 
 async def test_changes_survive_lost_connections_and_happen_once(database: Databases) -> None:

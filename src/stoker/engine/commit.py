@@ -193,20 +193,21 @@ class Committer:
         while len(self._running) < self._lanes:
             # A lane that is free takes no crumbs: a batch costs as much as twenty of the changes in it. But
             # one that takes long (a lock, a lost connection) holds nobody up.
-            loop = asyncio.get_running_loop()
-            young = loop.time() - self._began < CRUMBS_S
+            now = asyncio.get_running_loop().time()
+            young = now - self._began < CRUMBS_S
             if self._running and young and len(self._queue) < max(WORTH_A_LANE, self._flying / len(self._running)):
                 self._look_again(CRUMBS_S)
                 return
-            batch = self._take()
+            batch = self._take(now)
             if not batch:
-                if held := [one.due for one in self._queue if one.due > loop.time()]:
-                    self._look_again(min(held) - loop.time())
+                # By the same look at the clock: what falls due between two of them would be left to nobody.
+                if held := [one.due for one in self._queue if one.due > now]:
+                    self._look_again(min(held) - now)
                 return
             families = frozenset[UUID]().union(*(one.families for one in batch))
             self._busy |= families
             self._flying += len(batch)
-            self._began = loop.time()
+            self._began = now
             task = asyncio.get_running_loop().create_task(self._run(batch))
             self._running.add(task)
             task.add_done_callback(partial(self._free, families, len(batch)))
@@ -224,11 +225,11 @@ class Committer:
         self._timer = None
         self._fill_lanes()
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self, now: float) -> list[_Waiting]:
         """The oldest changes whose families no other lane has; order within a family is kept."""
         taken: list[_Waiting] = []
         passed: list[_Waiting] = []
-        blocked, now = set(self._busy), asyncio.get_running_loop().time()
+        blocked = set(self._busy)
         while self._queue and len(taken) < self._most_changes:
             one = self._queue.popleft()
             if one.due <= now and one.families.isdisjoint(blocked):

@@ -317,7 +317,8 @@ async def test_names_with_odd_characters_are_refused_everywhere(api: Apis, name:
         assert (refused.status, refused.body["error"]["problems"][0]["key"]) == (422, "configuration.name")
         quoted = quote(name, safe="")
         paths = (f"{RUNS}/{quoted}", f"/api/users/{quoted}", f"/api/projects/{quoted}", f"/api/projects/{quoted}/runs")
-        for path in (*paths, f"{RUNS}/{quoted}/logs", f"/api/projects/main/fleets/{quoted}"):
+        others = [f"/api/projects/main/{nouns}/{quoted}" for nouns in ("fleets", "instances")]
+        for path in (*paths, f"{RUNS}/{quoted}/logs", *others):
             answer = await a.admin.get(path)
             assert answer.status in ((200, 404) if not name else (404,)), path
             assert name or answer.status

@@ -22,7 +22,7 @@ from stoker.server.parameter import Ctx, Cursor, Limit, id_cursor, id_of
 from stoker.store import instance as store
 from stoker.store.database import Connection
 from stoker.wire.instance import Drain, Instance, InstancePage
-from stoker.wire.name import NAME
+from stoker.wire.name import NAME, is_name
 
 router = APIRouter(prefix="/projects/{project}/instances", tags=["instances"])
 
@@ -119,7 +119,7 @@ async def find_instance(tx: Connection, access: Access, ref: str) -> store.Shown
         one = await store.visible(tx, access.project_id, id)
         found = [one] if one else []
     else:
-        found = await store.named(tx, access.project_id, ref)
+        found = await store.named(tx, access.project_id, ref) if is_name(ref) else []
     if not found:
         raise NotFound(f"There is no instance {ref[:63]}.", hint="`stoker instances` lists them.")
     if len(found) > 1:

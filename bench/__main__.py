@@ -1,6 +1,7 @@
 """`make bench`: measures on a PostgreSQL that syncs every commit, and says whether budgets hold.
 
-`make bench PART=engine` measures one part: engine, api, many, placement, runner, shim, first-run, crowd.
+`make bench PART=engine` measures one part: engine, api, many, placement, preemption, runner, shim, first-run,
+crowd.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from bench.first_run import first_run
 from bench.home import temporary_home
 from bench.many import many
 from bench.placement import placement
+from bench.preemption import preemption
 from bench.result import Result, write
 from stoker.store.database import Database
 from stoker.store.migration import migrate
@@ -64,6 +66,7 @@ PARTS: dict[str, Callable[[], list[Result]]] = {
     "placement": with_database(placement),
     "api": with_database(api),
     "many": with_database(many),
+    "preemption": preemption,
     "runner": runner.measure,
     "shim": shim.measure,
     "first-run": first_run,

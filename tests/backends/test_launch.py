@@ -165,6 +165,57 @@ async def test_a_provider_that_creates_and_says_failed_leaves_nothing(town: Town
         assert 2 <= len(await one.instances()) <= 4
 
 
+async def test_a_gang_that_misses_one_machine_gives_the_others_back_and_waits_as_a_whole(town: Towns) -> None:
+    """One machine is idle and a second one has to be launched, which the provider refuses. What is there must not be kept
+    from others for half an hour by a half that cannot begin, and `max_parallel` must not count that half as running."""
+    async with town(nodes=2) as one:
+        await one.job(await one.submit("true"), "DONE")
+        behave(one, lie="fail")
+        pair = await one.submit("true", nodes=2, max_parallel=1)
+
+        async def refused() -> bool:
+            return any(row["failed_at"] is not None for row in await one.instances())
+
+        await one.until(refused, "a launch was refused", one.instances)
+
+        async def given_back() -> bool:
+            return all(job["state"] == "SUBMITTED" and job["instance_id"] is None for job in await one.jobs(pair))
+
+        await one.until(given_back, "both nodes wait without a machine", lambda: one.jobs(pair))
+        assert [job["attempt"] for job in await one.jobs(pair)] == [1, 1], "it did nothing wrong"
+        behave(one, lie="none")
+
+        async def done() -> bool:
+            return all(job["state"] == "DONE" for job in await one.jobs(pair))
+
+        await one.until(done, "both nodes are done", lambda: one.jobs(pair))
+        await one.retire_all()
+
+
+async def test_two_gangs_that_each_hold_what_the_other_needs_do_not_block_each_other(town: Towns) -> None:
+    """Two machines are idle. A gang of three takes both and waits for a third, which is refused; behind it waits a gang
+    of two, for which there is room. Nothing is held by a half, so it runs; and so does the larger one later."""
+    async with town(nodes=3) as one:
+        first = [await one.submit("sleep 1"), await one.submit("sleep 1")]
+        for run in first:
+            await one.job(run, "DONE")
+        assert len([row for row in await one.instances() if row["state"] == "IDLE"]) == 2
+        behave(one, lie="fail")
+        gangs = [await one.submit("true", nodes=3), await one.submit("true", nodes=2)]
+
+        async def one_is_done() -> bool:
+            return all(job["state"] == "DONE" for job in await one.jobs(gangs[1]))
+
+        await one.until(one_is_done, "the smaller one had all it needs", lambda: one.jobs(gangs[1]))
+        behave(one, lie="none")
+
+        async def other_is_done() -> bool:
+            return all(job["state"] == "DONE" for job in await one.jobs(gangs[0]))
+
+        await one.until(other_is_done, "the larger one had it too", lambda: one.jobs(gangs[0]))
+        await one.retire_all()
+
+
 async def test_an_offer_without_capacity_is_not_launched_until_there_is_some(town: Towns) -> None:
     async with town(capacity=0) as one:
         run = await one.submit("true")

@@ -11,14 +11,18 @@ from stoker.core.job_facts import (
     CleanedUp,
     Cleanup,
     Exited,
+    Freed,
     InstanceGone,
+    Interrupted,
     NoCapacity,
     Placed,
+    Reserved,
     RunnerAccepted,
     Silent,
     TaskAccepted,
 )
 from stoker.core.job_facts import S as J
+from stoker.core.machine import Event
 from stoker.core.policy import Disconnect, Policy, StopCriteria
 from stoker.core.reason import JobReason, RetryEvent, RunReason
 from stoker.core.retry import Budget, Fate, Retry
@@ -199,6 +203,26 @@ def test_the_master_is_done_and_the_workers_end_as_done() -> None:
     life.tell(life.job(0, 0), Exited(0))
     assert life.run.reason == RunReason.ALL_JOBS_DONE
     assert [job.state for job in cleaned(life).jobs] == [J.DONE] * 3
+
+
+@pytest.mark.parametrize("news", [Interrupted(machine(2)), InstanceGone(machine(2))])
+def test_a_node_that_waits_again_takes_its_replica_with_it(news: Event) -> None:
+    """A machine was free for one node, the launch for the other was refused: the first one keeps no machine that
+    somebody else could use, and both are looked for a place together. The other replica goes on."""
+    life = Life(replicas=2, nodes=2)
+    for place, node in enumerate((life.job(0, 0), life.job(0, 1), life.job(1, 0), life.job(1, 1)), start=1):
+        life.tell(node, Reserved(machine(place), (0,)))
+    life.sends.clear()
+    life.tell(life.job(0, 1), news)
+    assert [life.job(0, node).instance_id for node in (0, 1)] == [None, None]
+    assert [life.job(1, node).instance_id for node in (0, 1)] == [machine(3), machine(4)]
+    first, second = life.job(0, 0), life.job(0, 1)
+    assert [(send.id, send.event) for send in life.sends] == [
+        (machine(2), Freed(second.id)),
+        (machine(1), Freed(first.id)),
+    ]
+    assert life.states() == [J.SUBMITTED] * 4
+    assert {(job.attempt, job.budget) for job in life.jobs} == {(1, Budget())}
 
 
 def test_no_capacity_of_a_whole_gang_is_said_to_each_and_counts_once() -> None:

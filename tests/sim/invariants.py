@@ -69,6 +69,18 @@ FROM job AS one JOIN job AS other USING (run_id, replica, attempt)
 WHERE one.run_id = ANY($1::uuid[]) AND one.running_at IS NOT NULL
   AND (other.state = 'SUBMITTED' OR other.state = 'PROVISIONING' AND other.shim)
 UNION ALL
+SELECT 'replica ' || replica || ' of run ' || run_id || ' is placed in part: ' || string_agg(state, ', ' ORDER BY node)
+FROM job
+WHERE run_id = ANY($1::uuid[]) AND latest AND state IN ('SUBMITTED', 'PROVISIONING', 'PULLING', 'RUNNING')
+GROUP BY run_id, replica
+HAVING bool_or(instance_id IS NULL) AND bool_or(instance_id IS NOT NULL)
+    OR bool_or(state = 'SUBMITTED') AND bool_or(state <> 'SUBMITTED')
+UNION ALL
+SELECT 'replica ' || replica || ' of run ' || run_id || ' is spread over several fleets'
+FROM job JOIN instance ON instance.id = job.instance_id
+WHERE run_id = ANY($1::uuid[]) AND latest AND job.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+GROUP BY run_id, replica HAVING count(DISTINCT coalesce(fleet_id, run_id)) > 1
+UNION ALL
 SELECT 'run ' || run.id || ' was tried ' || count(*) || ' times, more than its max_attempts'
 FROM run JOIN job ON job.run_id = run.id AND job.fate = 'retry'
     AND NOT COALESCE(policy -> 'retry' -> 'on_exit_codes' @> to_jsonb(job.exit_code), false)

@@ -123,6 +123,17 @@ def placed_beside_its_predecessor(patch: Patch) -> None:
     patch.setattr(engine_placement, "WAITING", query)
 
 
+def node_placed_before_the_others(patch: Patch) -> None:
+    def at_once(self: Any, ids: Sequence[Any]) -> Any:
+        return [(job, self._events[job]) for job in ids]
+
+    patch.setattr(engine_placement._Hands, "_together", at_once)
+
+
+def machine_kept_by_half_a_gang(patch: Patch) -> None:
+    patch.setattr(core_family._Stepping, "part", lambda self, job: None)
+
+
 PLANTS: dict[Callable[[Patch], None], str] = {
     fence_removed_at_the_agents: "was started again after its removal",
     fence_removed_in_the_machine: "counts . runs, . are out|two runs are out",
@@ -134,6 +145,8 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     slot_not_returned: "no_slot_without_need|slots:|does not settle",
     dead_replicas_work_left_lying: "does not settle",
     placed_beside_its_predecessor: "two live submissions",
+    node_placed_before_the_others: "is placed in part",
+    machine_kept_by_half_a_gang: "is placed in part",
 }
 """Each bug, and what the simulation says when it has found it."""
 FIRST: dict[Callable[[Patch], None], int] = {fence_removed_in_the_machine: 60}

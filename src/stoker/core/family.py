@@ -20,7 +20,7 @@ from stoker.core.evolve import evolve
 from stoker.core.ids import JobId, ProjectId, RunId, uuid7
 from stoker.core.job import JOB
 from stoker.core.job_end import max_duration_at
-from stoker.core.job_facts import ACTIVE, FINISHED, EndAsked, Gathered, GraceCut, Job, S, Warn
+from stoker.core.job_facts import ACTIVE, FINISHED, EndAsked, Gathered, GraceCut, Job, Parted, S, Warn
 from stoker.core.machine import Event, Send
 from stoker.core.policy import Policy
 from stoker.core.reason import JobReason
@@ -132,8 +132,11 @@ class _Stepping:
             return
         after: Job = step.record
         self.put(before, after)
-        if after.policy.nodes > 1 and after.state is not before.state and after.latest:
-            self.gather(before, after)
+        if after.policy.nodes > 1 and after.latest:
+            if after.state is not before.state:
+                self.gather(before, after)
+            elif before.instance_id is not None and after.instance_id is None:
+                self.part(after)
         for send in step.sends:
             self.send(send)
         finished = after.state is not before.state and before.state is S.TERMINATING
@@ -147,6 +150,13 @@ class _Stepping:
         if len(others) + 1 == after.policy.nodes:
             for id in sorted(may_begin([*others, after]) - may_begin([*others, before])):
                 self.queue.append((id, Gathered()))
+
+    def part(self, job: Job) -> None:
+        """Half a replica is none: what is kept for its other nodes would wait for this one, and others for that."""
+        for id in self.replicas[job.replica]:
+            other = self.family.jobs[id]
+            if other.latest and other.state is S.SUBMITTED and other.instance_id is not None:
+                self.queue.append((id, Parted()))
 
     def send(self, send: Send) -> None:
         # To itself at the head: a job that is released finishes before anybody looks at it.

@@ -60,6 +60,7 @@ from stoker.core.job_facts import (
     Job,
     LimitExceeded,
     NoCapacity,
+    Parted,
     Placed,
     Released,
     Reserved,
@@ -106,6 +107,12 @@ def provision(job: Job, event: Placed, now: float) -> Then:
 def wait_again(job: Job, event: Interrupted | InstanceGone, now: float) -> Then:
     freed = Send("instance", event.instance_id, Freed(job.id))
     return ask(sends=(freed,), instance_id=None, blocks=(), note=event.message)
+
+
+def give_back(job: Job, event: Parted, now: float) -> Then:
+    assert job.instance_id is not None
+    freed = Send("instance", job.instance_id, Freed(job.id))
+    return ask(sends=(freed,), instance_id=None, blocks=(), note="waits again with the other nodes of its replica")
 
 
 def get_ready(job: Job, event: TimeUp, now: float) -> Then:
@@ -191,6 +198,10 @@ def unplaced_or_there(job: Job, event: Placed, now: float) -> bool:
     return unplaced(job, event, now) or job.instance_id == event.instance_id
 
 
+def reserved(job: Job, event: Parted, now: float) -> bool:
+    return job.instance_id is not None
+
+
 def there(job: Job, event: Interrupted | InstanceGone, now: float) -> bool:
     return job.instance_id == event.instance_id
 
@@ -239,8 +250,8 @@ def silent_too_long(job: Job, event: TimeUp, now: float) -> bool:
     return passed(silence_at(job), now)
 
 
-EVENTS = (Reserved, Placed, NoCapacity, TaskAccepted, Gathered, RunnerAccepted, Exited, AgentFailed, LimitExceeded,
-          Silent, Heard, Draining, Interrupted, InstanceGone, EndAsked, GraceCut, CleanedUp, Released,
+EVENTS = (Reserved, Placed, Parted, NoCapacity, TaskAccepted, Gathered, RunnerAccepted, Exited, AgentFailed,
+          LimitExceeded, Silent, Heard, Draining, Interrupted, InstanceGone, EndAsked, GraceCut, CleanedUp, Released,
           TimeUp)  # fmt: skip
 
 JOB: Machine[Job] = Machine("job", (S.SUBMITTED,), (
@@ -252,6 +263,7 @@ JOB: Machine[Job] = Machine("job", (S.SUBMITTED,), (
     Row(S.SUBMITTED,    Interrupted,    S.SUBMITTED,    wait_again,           there),
     Row(S.SUBMITTED,    InstanceGone,   S.TERMINATING,  end_no_capacity,      there_and_not_queued),
     Row(S.SUBMITTED,    InstanceGone,   S.SUBMITTED,    wait_again,           there),
+    Row(S.SUBMITTED,    Parted,         S.SUBMITTED,    give_back,            reserved),
     Row(S.SUBMITTED,    TimeUp,         S.TERMINATING,  end_waiting_instance, not_started_in_time),
     Row(S.SUBMITTED,    TimeUp,         S.SUBMITTED,    get_ready,            ready),
     Row(S.PROVISIONING, TaskAccepted,   S.PULLING,      submit,               alone),
@@ -297,7 +309,7 @@ JOB: Machine[Job] = Machine("job", (S.SUBMITTED,), (
     pairs(FINISHED, *EVENTS)
     | pairs((S.SUBMITTED,), Reserved, Placed, NoCapacity, Draining, Interrupted, InstanceGone, TimeUp, Silent, Heard)
     | pairs(PLACED, Reserved, Placed, NoCapacity, Draining, Interrupted, InstanceGone, Silent, Heard, TimeUp)
-    | pairs(ACTIVE, Gathered)
+    | pairs(ACTIVE, Gathered, Parted)
     | pairs((S.PULLING, S.RUNNING), TaskAccepted)
     | pairs((S.RUNNING,), RunnerAccepted)
     | pairs((S.TERMINATING,), *(event for event in EVENTS if event is not Released))

@@ -98,7 +98,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Reserved(Event):
-    """A new machine is wanted for it: the machine's row exists, the provider has not accepted it yet."""
+    """A machine is kept for it: one that its provider has not accepted yet, or one that is there while another node of
+    its replica waits for such a machine."""
 
     instance_id: InstanceId
     blocks: tuple[int, ...]
@@ -106,11 +107,18 @@ class Reserved(Event):
 
 @dataclass(frozen=True, slots=True)
 class Placed(Event):
+    """Its machine is there, or accepted by its provider. Said to all nodes of a replica at once, or to none."""
+
     instance_id: InstanceId
     blocks: tuple[int, ...]
     owned: bool = True
     shim: bool = True
     where: str = ""  # the instance's name, for the story
+
+
+@dataclass(frozen=True, slots=True)
+class Parted(Event):
+    """Another node of its replica has lost the machine that was kept for it: they wait again together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from stoker.core.ids import FleetId, InstanceId, JobId, RunId, instance_name
 from stoker.core.instance_facts import Divided, Instance, S
 from stoker.core.job_facts import NoCapacity, Placed, Reserved
 from stoker.core.limits import FEW_GANGS, MANY_GANGS, MOST_GANGS
-from stoker.core.machine import Event
 from stoker.core.offer import Offer, any_to_launch, in_reach
 from stoker.core.placement import Launch, Plan, fails, plan
 from stoker.engine.aside import Aside
@@ -94,7 +93,7 @@ class _Hands:
     ) -> None:  # fmt: skip
         self._plan, self._gangs, self._attempts, self._seen = plan, gangs, attempts, seen
         self._new_id, self._now = new_id, now
-        self._events: dict[JobId, Event] = {}
+        self._events: dict[JobId, Placed | Reserved] = {}
         self._born: dict[JobId, Instance] = {}
 
     def changes(self) -> Iterable[Change]:
@@ -111,17 +110,24 @@ class _Hands:
                     for job in ids
                 )
             elif all(job in self._events for job in ids):
-                facts = tuple(of_job(job, gang.run_id, self._events[job]) for job in ids)
+                facts = tuple(of_job(job, gang.run_id, event) for job, event in self._together(ids))
                 born = {new.id: new for job in ids if (new := self._born.get(job))}
                 # All of it or nothing: a machine for a job that has ended meanwhile would be for nobody.
                 yield Change(facts=facts, instances=tuple(born.values()), strict=True)
 
-    def _arrival(self, job: JobId, instance: Instance, blocks: tuple[int, ...]) -> Event:
+    def _arrival(self, job: JobId, instance: Instance, blocks: tuple[int, ...]) -> Placed | Reserved:
         attempt = self._attempts[job]
         if instance.state is S.PENDING:
             return Reserved(instance.id, blocks, attempt=attempt)
         where = instance_name(instance.backend, instance.id)
         return Placed(instance.id, blocks, owned=instance.owned, shim=instance.shim, where=where, attempt=attempt)
+
+    def _together(self, ids: Sequence[JobId]) -> Iterable[tuple[JobId, Placed | Reserved]]:
+        """None of a gang is placed before all can be: what one machine still lacks, the others are kept for."""
+        events = [self._events[job] for job in ids]
+        if any(isinstance(event, Reserved) for event in events):
+            events = [Reserved(one.instance_id, one.blocks, attempt=one.attempt) for one in events]
+        return zip(ids, events, strict=True)
 
     def _launch(self, launch: Launch) -> None:
         instance = wanted(InstanceId(self._new_id()), launch.fleet_id, launch.offer, self._now)

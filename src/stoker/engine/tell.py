@@ -1,14 +1,15 @@
 """Performers of the wishes that records have of each other: no agent and no provider is involved."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stoker.core.errors import Conflict, NotFound
+from stoker.core.errors import Broken, Conflict, NotFound
 from stoker.core.family import found
 from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId, derived, instance_name
 from stoker.core.instance_facts import Instance, TellJobs, Tidings
-from stoker.core.job_facts import CleanedUp, Cleanup, Draining, InstanceGone, Interrupted, Placed, Release, S
+from stoker.core.job_facts import CleanedUp, Cleanup, Draining, InstanceGone, Interrupted, Placed, Release
 from stoker.core.machine import Effect, Event
 from stoker.core.managed_task import CleanedUp as RunCleanedUp
 from stoker.core.managed_task import LaunchRun, ManagedTaskId, RunCreated, StopRun
@@ -51,18 +52,23 @@ class Teller:
 
     async def tell_jobs(self, errand: Errand, effect: TellJobs) -> Change:
         """Each job in a change of its own: one that cannot hear it must not keep the others from hearing it."""
-        instance_id = InstanceId(errand.target)
+        instance_id, tidings = InstanceId(errand.target), Tidings(effect.tidings)
         async with self._database.connection() as connection:
-            jobs = await job_store.on_instance(connection, instance_id)
-            instance = await instance_store.get(connection, instance_id)
-        for row in jobs:
-            event = _tidings(row, effect.tidings, instance)
-            if event is not None:
-                try:
-                    await self._committer.commit(Change(facts=(of_job(row["id"], row["run_id"], event),)))
-                except Conflict:
-                    # It moved on while we were telling: the machine it was placed on has left again.
-                    continue
+            if tidings is Tidings.PLACED:
+                changes = [_placed(nodes) for nodes in await job_store.assembled(connection, instance_id)]
+            else:
+                jobs = await job_store.on_instance(connection, instance_id)
+                instance = await instance_store.get(connection, instance_id)
+                changes = [
+                    Change(facts=(of_job(row["id"], row["run_id"], _tidings(row["attempt"], tidings, instance)),))
+                    for row in jobs
+                ]
+        for change in changes:
+            try:
+                await self._committer.commit(change)
+            except Conflict:
+                # It moved on while we were telling: a machine that was kept for it has left again.
+                continue
         return Change()
 
     async def tell_owner(self, errand: Errand, effect: TellOwner) -> Change:
@@ -109,14 +115,21 @@ class Teller:
         return Change()
 
 
-def _tidings(row: Record, tidings: str, instance: Instance) -> Event | None:
-    attempt: int = row["attempt"]
-    match Tidings(tidings):
-        case Tidings.PLACED:
-            if row["state"] != S.SUBMITTED:
-                return None
-            blocks, where = tuple(row["blocks"]), instance_name(instance.backend, instance.id)
-            return Placed(instance.id, blocks, owned=instance.owned, shim=instance.shim, where=where, attempt=attempt)
+def _placed(nodes: Sequence[Record]) -> Change:
+    """All nodes of a replica or none: whoever launched the last of their machines says it to all. Strict, since one of
+    them may have lost its machine meanwhile, and then this is not so any more."""
+    facts = [
+        of_job(row["id"], row["run_id"], Placed(
+            row["instance_id"], tuple(row["blocks"]), owned=row["owned"], shim=row["shim"],
+            where=instance_name(row["backend"], row["instance_id"]), attempt=row["attempt"],
+        ))
+        for row in nodes
+    ]  # fmt: skip
+    return Change(facts=tuple(facts), strict=True)
+
+
+def _tidings(attempt: int, tidings: Tidings, instance: Instance) -> Event:
+    match tidings:
         case Tidings.DRAINING:
             return Draining(instance.id, instance.drain_at, attempt=attempt)
         case Tidings.INTERRUPTED:
@@ -127,3 +140,5 @@ def _tidings(row: Record, tidings: str, instance: Instance) -> Event | None:
             return Interrupted(instance.id, "its machine is leaving", leaves_at, notice_s, attempt=attempt)
         case Tidings.GONE:
             return InstanceGone(instance.id, "its machine is gone", attempt=attempt)
+        case Tidings.PLACED:
+            raise Broken("the nodes of a replica are told together")

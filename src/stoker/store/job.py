@@ -1,6 +1,7 @@
 """Jobs as rows: loaded and saved under their run's lock."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from stoker.core.evolve import made
@@ -78,6 +79,23 @@ WHERE instance_id = $1 AND state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTE
 ORDER BY id
 """
 
+ASSEMBLED = """
+SELECT job.id, job.run_id, job.replica, job.attempt, job.blocks,
+       instance.id AS instance_id, instance.backend, instance.owned, instance.shim
+FROM (
+    SELECT DISTINCT run_id, replica FROM job WHERE instance_id = $1 AND state = 'SUBMITTED' AND latest
+) AS gang
+JOIN job ON job.run_id = gang.run_id AND job.replica = gang.replica AND job.latest
+JOIN instance ON instance.id = job.instance_id
+WHERE NOT EXISTS (
+    SELECT FROM job AS other LEFT JOIN instance AS its ON its.id = other.instance_id
+    WHERE other.run_id = gang.run_id AND other.replica = gang.replica AND other.latest
+      AND (other.state <> 'SUBMITTED' OR its.state IS NULL OR its.state NOT IN ('PROVISIONING', 'IDLE', 'BUSY'))
+)
+ORDER BY job.run_id, job.replica, job.node
+"""
+"""Of the replicas that wait for this instance, those whose nodes all have a machine that is there or accepted."""
+
 _UNCHANGED = (None,) * 6
 """Written once, when the job is inserted."""
 
@@ -97,6 +115,12 @@ async def load_page(tx: Connection, run_id: RunId, policy: Policy, limit: int) -
 
 async def on_instance(tx: Connection, instance_id: InstanceId) -> list[Record]:
     return await tx.fetch(ON_INSTANCE, instance_id)
+
+
+async def assembled(tx: Connection, instance_id: InstanceId) -> list[list[Record]]:
+    """Replica by replica, all nodes of each."""
+    rows = await tx.fetch(ASSEMBLED, instance_id)
+    return [list(nodes) for _, nodes in groupby(rows, key=lambda row: (row["run_id"], row["replica"]))]
 
 
 async def any_gone(tx: Connection, run_id: RunId) -> bool:

@@ -14,29 +14,18 @@ import aiohttp
 import pytest
 
 from stoker.backends.dummy.steering import Steering
-from stoker.core.family import found
-from stoker.core.fleet import Fleet
-from stoker.core.ids import FleetId, InstanceId, RunId
-from stoker.core.instance_facts import DeleteAsked
-from stoker.core.policy import Policy
-from stoker.core.reason import RetryEvent
-from stoker.core.resources import Request
-from stoker.core.retry import Retry
-from stoker.engine.change import Change, RunBirth, of_instance
+from stoker.core.ids import RunId
 from stoker.runner.proc import has_in_environment, pids
 from stoker.server.context import Context
 from stoker.server.first_start import Keyring
 from stoker.server.main import Served, running
 from stoker.server.settings import Settings
 from stoker.server.workshop import MACHINE_VARIABLE
-from stoker.store import fleet as fleet_store
-from stoker.store import project as project_store
-from stoker.store.run_spec import RunSpec
-from stoker.wire.configuration import TaskConfiguration, stored
 from tests.api.conftest import Client
 from tests.conftest import Databases
 
 PATIENCE_S = 30.0
+PROJECT = "/api/projects/main"
 
 
 @dataclass
@@ -46,7 +35,6 @@ class Town:
     settings: Settings
     http: aiohttp.ClientSession
     served: Served
-    submissions: int = 0
 
     @property
     def context(self) -> Context:
@@ -65,24 +53,36 @@ class Town:
         async with self.context.database.connection() as connection:
             return [dict(row) for row in await connection.fetch(query, *arguments)]
 
-    async def fleet(self, policy: Fleet) -> None:
-        async with self.context.database.transaction() as tx:
-            spec = json.dumps({"type": "fleet", "name": "dummies", "backends": ["dummy"], "nodes": "0.."})
-            id, _ = await fleet_store.ensure(tx, FleetId(UUID(int=7)), "dummies", None, spec, policy, 0.0)
-            await tx.execute("UPDATE fleet SET policy = $2 WHERE id = $1", id, json.dumps(policy.to_json()))
+    async def fleet(self, nodes: int | str, name: str = "dummies", **more: Any) -> None:
+        """Made, or changed in place."""
+        configuration = {"type": "fleet", "name": name, "backends": ["dummy"], "nodes": nodes, **more}
+        done = await self.admin.post(f"{PROJECT}/fleets", {"configuration": configuration})
+        assert done.status in (200, 201), done.body
 
-    async def submit(self, *commands: str, retry: bool = False, **policy: Any) -> RunId:
-        """By a commit, since retries cannot be asked for otherwise."""
-        self.submissions += 1
-        engine, name = self.context.engine, f"run-{self.submissions}"
-        async with self.context.database.connection() as connection:
-            project = await project_store.get(connection, "main")
-        events = Retry(on_events=frozenset(RetryEvent)) if retry else None
-        run = found(RunId(engine.new_id()), project.id, name, Policy(retry=events, **policy), engine.clock.now())
-        configuration = TaskConfiguration(type="task", commands=commands)
-        spec = RunSpec(run.id, project.id, name, "test", configuration.type, stored(configuration))
-        await engine.commit(Change(runs=(RunBirth(run, Request(), spec),)))
-        return run.id
+    async def submit(self, *commands: str, **more: Any) -> RunId:
+        """As `POST /runs` takes it; of a length of time in seconds the name may say so: `stop_duration_s=0.1`."""
+        said = {name.removesuffix("_s"): value for name, value in more.items()}
+        configuration = {"type": "task", "commands": list(commands), **said}
+        made = await self.admin.made(f"{PROJECT}/runs", {"configuration": configuration})
+        return RunId(UUID(made["id"]))
+
+    async def run(self, run_id: RunId, *states: str) -> dict[str, Any]:
+        """As the API shows it, once it is in one of these states; in any, if none is named."""
+
+        async def there() -> dict[str, Any] | None:
+            shown = await self.admin.get(f"{PROJECT}/runs/{run_id}")
+            assert shown.status == 200, shown.body
+            return shown.body if not states or shown.body["status"] in states else None
+
+        found: dict[str, Any] = await self.until(there, f"the run is {states}", lambda: self.jobs(run_id))
+        return found
+
+    async def ask(self, run_id: RunId, what: str, **body: Any) -> dict[str, Any]:
+        """`stop`, `trigger`, `release` and so on."""
+        done = await self.admin.post(f"{PROJECT}/runs/{run_id}/{what}", body or None)
+        assert done.status in (200, 201), done.body
+        told: dict[str, Any] = done.body
+        return told
 
     async def jobs(self, run_id: RunId) -> list[dict[str, Any]]:
         return await self.rows("SELECT * FROM job WHERE run_id = $1 ORDER BY replica, node, attempt", run_id)
@@ -134,7 +134,8 @@ class Town:
         await self.empty()
 
     async def delete(self, id: UUID) -> None:
-        await self.context.engine.commit(Change(facts=(of_instance(InstanceId(id), DeleteAsked(force=True)),)))
+        done = await self.admin.delete(f"{PROJECT}/instances/{id}?force=true")
+        assert done.status == 200, done.body
 
 
 Towns = Callable[..., AbstractAsyncContextManager[Town]]
@@ -160,7 +161,7 @@ def town(database: Databases, home: Path) -> Towns:
             settings = Settings(home, port=0, database_url=db.url, logs=home / "logs", name="town")
             async with running(settings) as served:
                 made = Town(settings, http, served)
-                await made.fleet(Fleet(0, nodes, backends=("dummy",)))
+                await made.fleet(f"0..{nodes}")
                 served.context.engine.wake("market")
                 ids = set[UUID]()
                 try:

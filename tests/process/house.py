@@ -16,29 +16,27 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import aiohttp
+
 from stoker.core.block import AUTO
-from stoker.core.family import found
 from stoker.core.fleet import Fleet
 from stoker.core.ids import FleetId, InstanceId, RunId, derived
-from stoker.core.machine import Event
-from stoker.core.policy import Policy
-from stoker.engine.change import Change, RunBirth, of_instance, of_run
+from stoker.core.instance_facts import PreemptionNoticed
+from stoker.engine.change import Change, of_instance
 from stoker.engine.engine import Engine
 from stoker.runner.identity import Identity
 from stoker.runner.place import Place
 from stoker.runner.proc import alive, has_in_environment, pids
 from stoker.runner.reaper import JOB_VARIABLE, kill_leftovers
+from stoker.server.first_start import Keyring
 from stoker.server.local_host import find_shim, host_id, instance_of, look
 from stoker.server.main import Served, running
 from stoker.server.settings import Settings
 from stoker.store import fleet as fleet_store
 from stoker.store import host as host_store
-from stoker.store import project
 from stoker.store.database import Database
-from stoker.store.run_spec import RunSpec
-from stoker.wire.configuration import parse, stored
 from stoker.wire.frame import decode
-from stoker.wire.resources import to_request
+from tests.api.conftest import Client
 
 PATIENCE_S = 60.0
 
@@ -141,22 +139,31 @@ class House:
         async with self.database.connection() as connection:
             return bool(await connection.fetchval("SELECT state = $2 FROM instance WHERE id = $1", one.id, state))
 
-    async def happens(self, one: Machine, event: Event) -> None:
-        await self.engine.commit(Change(facts=(of_instance(one.id, event),)))
+    async def noticed(self, one: Machine, notice_s: float) -> None:
+        """Its provider takes it back. These have none that could say so."""
+        await self.engine.commit(Change(facts=(of_instance(one.id, PreemptionNoticed(notice_s)),)))
 
-    async def submit(self, policy: Policy, *commands: str, **more: Any) -> RunId:
-        """With a policy that the configuration has no words for yet."""
-        configuration = parse({"type": "task", "commands": list(commands), **more})
-        async with self.database.connection() as connection:
-            main = await project.get(connection, "main")
-        id = RunId(self.engine.new_id())
-        run = found(id, main.id, f"run-{str(id)[-6:]}", policy, self.engine.clock.now())
-        spec = RunSpec(id, main.id, run.name, "admin", "task", stored(configuration))
-        await self.engine.commit(Change(runs=(RunBirth(run, to_request(configuration.resources), spec),)))
-        return id
+    async def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """As a person does, over HTTP."""
+        assert self._served is not None
+        secret = Keyring(self._served.context.settings.config_file).secret
+        async with aiohttp.ClientSession() as http:
+            answer = await Client(http, self._served.url, secret).ask(method, f"/api/projects/main/{path}", body)
+        assert answer.status < 300, answer.body
+        return answer.body
 
-    async def ask(self, run: RunId, event: Event) -> None:
-        await self.engine.commit(Change(facts=(of_run(run, event),)))
+    async def submit(self, *commands: str, **more: Any) -> RunId:
+        made = await self.ask("POST", "runs", {"configuration": {"type": "task", "commands": list(commands), **more}})
+        return RunId(UUID(made["id"]))
+
+    async def stop(self, run: RunId, *, abort: bool = False) -> None:
+        await self.ask("POST", f"runs/{run}/stop", {"abort": abort})
+
+    async def drain(self, one: Machine, deadline: str) -> None:
+        await self.ask("POST", f"instances/{one.id}/drain", {"deadline": deadline})
+
+    async def uncordon(self, one: Machine) -> None:
+        await self.ask("POST", f"instances/{one.id}/uncordon")
 
     async def jobs(self, run: RunId) -> list[dict[str, Any]]:
         """Its submissions, the oldest first."""

@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from stoker.core.policy import Disconnect, Policy
-from stoker.core.reason import RetryEvent
-from stoker.core.retry import Retry
 from stoker.engine import watch
 from stoker.transport import http
+from stoker.wire import disconnect
 from tests.process.house import House, Machine, until
 
 pytestmark = pytest.mark.xdist_group("house")
 
 WAITS = "echo up; while :; do sleep 0.05; done"
-AGAIN = Retry(frozenset({RetryEvent.ERROR}), None, 3, frozenset())
+AGAIN = {"on_events": ["error"], "max_attempts": 3}
 STOP_AFTER_S, FAIL_AFTER_S = 8.0, 14.0
-POLICY = Policy(disconnect=Disconnect(STOP_AFTER_S, FAIL_AFTER_S), stop_duration_s=1.0)
+POLICY: dict[str, Any] = {
+    "disconnect": {"stop_after": STOP_AFTER_S, "fail_after": FAIL_AFTER_S},
+    "stop_duration": "1s",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "POLL_S", 2.0)
     monkeypatch.setattr(watch, "SILENT_AFTER_S", 1.0)
     monkeypatch.setattr(http, "ANSWER_S", 2.0)
+    monkeypatch.setattr(disconnect, "SHORTEST_S", 5.0)
 
 
 async def up(house: House, run: Any, attempt: int = 1) -> Any:
@@ -48,7 +50,7 @@ async def test_a_quiet_job_of_a_server_that_is_there_is_not_stopped(house: House
     """It prints nothing, so nobody speaks to its runner; the shim passes on that the server is there."""
     async with house.serving():
         await house.machine()
-        run = await house.submit(POLICY, WAITS)
+        run = await house.submit(WAITS, **POLICY)
         job = await up(house, run)
         quiet_since = time.monotonic()
         await until(lambda: time.monotonic() > quiet_since + 2 * STOP_AFTER_S, "a long time")
@@ -59,8 +61,8 @@ async def test_a_quiet_job_of_a_server_that_is_there_is_not_stopped(house: House
 async def test_a_server_that_is_away_for_too_long_finds_the_job_stopped_and_retried(house: House) -> None:
     async with house.serving():
         await house.machine()
-        quits = await house.submit(POLICY, WAITS)
-        again = await house.submit(Policy(retry=AGAIN, disconnect=POLICY.disconnect, stop_duration_s=1.0), WAITS)
+        quits = await house.submit(WAITS, **POLICY)
+        again = await house.submit(WAITS, retry=AGAIN, **POLICY)
         jobs = [await up(house, run) for run in (quits, again)]
     left = time.time()
     for job in jobs:
@@ -80,7 +82,7 @@ async def test_a_server_that_is_away_for_too_long_finds_the_job_stopped_and_retr
 async def test_a_host_that_is_away_for_less_than_its_policy_changes_nothing(house: House) -> None:
     async with house.serving():
         machine = await house.machine()
-        run = await house.submit(Policy(disconnect=Disconnect(40.0, 60.0)), WAITS)
+        run = await house.submit(WAITS, disconnect={"stop_after": "40s", "fail_after": "1m"})
         job = await up(house, run)
         before = house.processes(job["id"])
         shim = freeze(machine)
@@ -104,7 +106,7 @@ async def reachable(house: House, run: Any) -> bool:
 async def test_a_host_that_comes_back_after_its_job_was_replaced_is_cleaned_and_never_two_ran(house: House) -> None:
     async with house.serving():
         first = await house.machine()
-        run = await house.submit(Policy(retry=AGAIN, disconnect=POLICY.disconnect, stop_duration_s=1.0), WAITS)
+        run = await house.submit(WAITS, retry=AGAIN, **POLICY)
         old = await up(house, run)
         await house.machine()
         shim = freeze(first)

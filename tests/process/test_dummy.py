@@ -9,16 +9,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from stoker.core.fleet import Fleet
 from tests.process.stand import Stand, until
 from tests.process.test_replica import postgres
 
 pytestmark = pytest.mark.xdist_group("dummy")
 
-FLEET = """
-INSERT INTO fleet (id, name, project_id, spec, created_at, policy)
-VALUES ('00000000-0000-0000-0000-000000000007', 'dummies', NULL, '{}', 0, $1)
-"""
+FLEET = "type: fleet\nname: dummies\nbackends: [dummy]\nnodes: 0..2\n"
 
 
 def ask(url: str, query: str, *arguments: Any) -> list[dict[str, Any]]:
@@ -30,6 +26,13 @@ def ask(url: str, query: str, *arguments: Any) -> list[dict[str, Any]]:
             await connection.close()
 
     return asyncio.run(work())
+
+
+def apply_fleet(stand: Stand) -> None:
+    file = stand.home / "fleet.yaml"
+    file.write_text(FLEET)
+    applied = stand("apply", "-y", "-f", str(file))
+    assert applied.returncode == 0, applied.stderr
 
 
 def instances(url: str) -> list[str]:
@@ -59,7 +62,7 @@ def test_a_server_killed_in_the_middle_of_a_launch_and_of_a_destroy_finds_everyt
         (stand.home / "backends.yml").write_text(json.dumps({"dummy": {"offers": [offer]}}))
         stand.start()
         try:
-            ask(url, FLEET, json.dumps(Fleet(0, 2, backends=("dummy",)).to_json()))
+            apply_fleet(stand)
             stand.submit("long", "sleep 1000")
             # Its provider has made the machine, and the answer is still on its way.
             (machine,) = until(lambda: machines(stand), "a machine is made")
@@ -94,7 +97,7 @@ def test_a_job_on_a_simulated_machine_ends_while_the_server_is_away(
         stand = own_stand(local=False, STOKER_DATABASE_URL=url)
         stand.start()
         try:
-            ask(url, FLEET, json.dumps(Fleet(0, 2, backends=("dummy",)).to_json()))
+            apply_fleet(stand)
             assert {one["name"] for one in told(stand, "offers")} == {"small", "large", "gpu8"}
             changed = told(stand, "set", "small", "--spot", "--location", "here", "--price", "0.001")
             assert [(one["location"], one["spot"], one["price"]) for one in changed] == [("here", True, 0.001)]

@@ -5,17 +5,12 @@ from typing import Any
 
 import pytest
 
-from stoker.core.instance_facts import CordonAsked, DrainAsked, PreemptionNoticed
-from stoker.core.policy import Policy
-from stoker.core.reason import RetryEvent
-from stoker.core.retry import Retry
-from stoker.core.warning import WarnSignal
 from tests.process.house import House, until
 
 pytestmark = pytest.mark.xdist_group("house")
 
-AGAIN = Retry(frozenset({RetryEvent.INTERRUPTION}), None, 3, frozenset())
-WARNED = WarnSignal("USR1", 60.0)
+AGAIN = {"on_events": ["interruption"], "max_attempts": 3}
+WARNED = "USR1@60s"
 SAVES = "trap 'read -r end why < $STOKER_DEADLINE_FILE; echo saved: $why; exit 3' USR1"
 NOTES = "trap 'read -r end why < $STOKER_DEADLINE_FILE; echo heard: $why $end' USR1"
 WAITS = "echo up; while :; do sleep 0.05; done"
@@ -31,11 +26,11 @@ async def test_without_a_warning_a_preempted_job_runs_elsewhere_at_once(house: H
     """Two minutes of notice are two minutes in which it could run on a machine that stays."""
     async with house.serving():
         first = await house.machine()
-        run = await house.submit(Policy(retry=AGAIN), WAITS)
+        run = await house.submit(WAITS, retry=AGAIN)
         old = await up(house, run)
         await house.machine()
         began = time.monotonic()
-        await house.happens(first, PreemptionNoticed(120.0))
+        await house.noticed(first, 120.0)
         new = await up(house, run, 2)
         assert time.monotonic() - began < 20.0, "not the notice, nor half of it"
         (ended, _) = await house.jobs(run)
@@ -47,10 +42,10 @@ async def test_without_a_warning_a_preempted_job_runs_elsewhere_at_once(house: H
 async def test_a_warned_job_saves_its_work_and_runs_again(house: House) -> None:
     async with house.serving():
         first = await house.machine()
-        run = await house.submit(Policy(retry=AGAIN, warn_signal=WARNED), SAVES, WAITS)
+        run = await house.submit(SAVES, WAITS, retry=AGAIN, warn_signal=WARNED)
         old = await up(house, run)
         await house.machine()
-        await house.happens(first, PreemptionNoticed(60.0))
+        await house.noticed(first, 60.0)
         await up(house, run, 2)
         (ended, _) = await house.jobs(run)
         assert (ended["reason"], ended["exit_code"]) == ("INTERRUPTED_BY_NO_CAPACITY", 3)
@@ -60,10 +55,10 @@ async def test_a_warned_job_saves_its_work_and_runs_again(house: House) -> None:
 async def test_a_warned_job_goes_on_until_its_notice_is_nearly_over(house: House) -> None:
     async with house.serving():
         machine = await house.machine()
-        run = await house.submit(Policy(warn_signal=WARNED, stop_duration_s=1.0), NOTES, WAITS)
+        run = await house.submit(NOTES, WAITS, warn_signal=WARNED, stop_duration="1s")
         job = await up(house, run)
         noticed = time.time()
-        await house.happens(machine, PreemptionNoticed(8.0))
+        await house.noticed(machine, 8.0)
         await until(lambda: "heard: preemption" in house.on_disk(job["id"]), "it is warned")
         told_end = int(house.on_disk(job["id"]).partition("heard: preemption ")[2].split()[0])
         assert 6 <= told_end - noticed <= 9, "a second of grace before the machine leaves"
@@ -78,9 +73,9 @@ async def test_a_warned_job_goes_on_until_its_notice_is_nearly_over(house: House
 async def test_a_server_that_is_restarted_meanwhile_keeps_the_deadline(house: House) -> None:
     async with house.serving():
         machine = await house.machine()
-        run = await house.submit(Policy(warn_signal=WARNED, stop_duration_s=1.0), NOTES, WAITS)
+        run = await house.submit(NOTES, WAITS, warn_signal=WARNED, stop_duration="1s")
         job = await up(house, run)
-        await house.happens(machine, PreemptionNoticed(6.0))
+        await house.noticed(machine, 6.0)
         await until(lambda: "heard: preemption" in house.on_disk(job["id"]), "it is warned")
     async with house.serving():
         assert (await house.ended(run))["state"] == "FAILED"
@@ -91,16 +86,16 @@ async def test_a_server_that_is_restarted_meanwhile_keeps_the_deadline(house: Ho
 async def test_a_drain_warns_and_stops_only_at_its_deadline_and_may_be_called_off(house: House) -> None:
     async with house.serving():
         machine = await house.machine()
-        run = await house.submit(Policy(warn_signal=WARNED), NOTES, WAITS)
+        run = await house.submit(NOTES, WAITS, warn_signal=WARNED)
         job = await up(house, run)
         file = machine.place(job["id"]).deadline
         assert not file.exists()
-        await house.happens(machine, DrainAsked(house.engine.clock.now() + 3600.0))
+        await house.drain(machine, "1h")
         await until(lambda: file.exists() and "drain" in file.read_text(), "it is told")
-        await house.happens(machine, CordonAsked(False))
+        await house.uncordon(machine)
         await until(lambda: not file.exists(), "it is told that it may stay")
         assert "heard" not in house.on_disk(job["id"]), "an hour before is no warning"
-        await house.happens(machine, DrainAsked(house.engine.clock.now() + 4.0))
+        await house.drain(machine, "4s")
         await until(lambda: "heard: drain" in house.on_disk(job["id"]), "it is warned")
         assert (await house.jobs(run))[0]["state"] == "RUNNING"
         assert (await house.ended(run))["state"] == "FAILED"

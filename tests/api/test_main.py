@@ -117,12 +117,43 @@ async def test_postgres_that_dies_is_started_again(home: Path) -> None:
         os.kill(pid, signal.SIGKILL)
 
         async def back() -> bool:
+            # Its children answer for a moment after it has died.
             answer = await client.get(f"{RUNS}/train")
-            return answer.status == 200
+            return answer.status == 200 and _postmaster(home) not in (None, pid)
 
         await eventually(back, "it answers again", 60)
         # And what is asked for meanwhile is only late.
         assert (await client.post(RUNS, {"configuration": task(name="next")})).status == 201
+
+
+def _postmaster(home: Path) -> int | None:
+    try:
+        return int((home / "postgres/cluster/data/postmaster.pid").read_text().split()[0])
+    except (FileNotFoundError, IndexError):
+        return None
+
+
+async def test_a_server_stops_in_good_order_although_its_database_is_gone(home: Path) -> None:
+    """Both are told to stop, or the machine goes down, and the database is faster."""
+    async with running(Settings(home, port=0)):
+        pid = _postmaster(home)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+        async def gone() -> bool:
+            return _is_gone(pid)
+
+        await eventually(gone, "the postmaster is gone", 20)
+    async with running(Settings(home, port=0)) as served, aiohttp.ClientSession() as session:
+        client = Client(session, served.url, Keyring(home / "config.yml").secret)
+        assert (await client.get("/api/users/me")).status == 200
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 async def test_the_owner_of_a_home_is_let_in_again_when_the_token_was_lost(home: Path) -> None:

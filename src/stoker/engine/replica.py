@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import structlog
 
+from stoker.core.errors import Unavailable
 from stoker.core.limits import ADOPTED_AT_ONCE
 from stoker.engine.clock import Clock
 from stoker.engine.loop import Counts
@@ -62,5 +63,9 @@ class Replica:
         return Counts(len(buried) + adopted, again_after_s=0.0 if adopted == ADOPTED_AT_ONCE else None)
 
     async def leave(self) -> None:
-        async with self._database.transaction() as tx:
-            await replica_store.leave(tx, self.epoch)
+        """Where the database is away, the others, or our next life, find out by our silence."""
+        try:
+            async with self._database.transaction() as tx:
+                await replica_store.leave(tx, self.epoch)
+        except Unavailable as error:
+            log.warning("this replica leaves without a word", error=str(error))

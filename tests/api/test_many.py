@@ -8,8 +8,9 @@ from uuid import UUID
 from stoker.core.ids import JobId, RunId
 from stoker.core.job_facts import Exited, RunnerAccepted, SubmitJob
 from stoker.engine.change import Change, of_job
+from stoker.store import run as run_store
 from stoker.store.outbox import Errand
-from tests.api.conftest import Api, Apis, Json, eventually
+from tests.api.conftest import Api, Apis, Json, eventually, task
 from tests.api.test_run import RUNS, submit, until
 from tests.engine.test_engine import Agents
 
@@ -109,6 +110,49 @@ async def test_a_retry_of_a_retry_knows_what_is_still_missing(api: Apis) -> None
             await until(a.admin, "sweep", "FAILED")
             undone = [one["replica"] for one in await jobs(a, "sweep", latest="true") if one["status"] != "DONE"]
             assert undone == [1, 2, 3][-left:]
+
+
+async def test_a_retry_that_is_changed_in_place_still_does_only_what_was_not_done(api: Apis) -> None:
+    """Somebody retries two of five replicas, and gives them a higher priority by applying the file. When one fails and
+    is tried again after the backoff, the three that were done must not be submitted."""
+    picky = Picky()
+    async with api(agents=picky) as a:
+        picky.api, picky.bad = a, {3}
+        instance = await a.host()
+        said = {"name": "sweep", "replicas": 5, "max_parallel": 1}
+        old = await submit(a.admin, **said)
+        await until(a.admin, "sweep", "FAILED")
+        await a.admin.post(f"/api/projects/main/instances/{instance}/cordon")
+        again = await a.admin.made(f"{RUNS}/sweep/retry", None)
+        urgent = {"configuration": task(**said, priority=90)}
+        plan = (await a.admin.post(f"{RUNS}/plan", urgent)).body
+        changed = await a.admin.post(RUNS, urgent | {"expected": plan["expected"]})
+        assert (changed.status, changed.body["id"], changed.body["retry_of"]) == (200, again["id"], old["id"])
+        async with a.context.database.connection() as connection:
+            policy = (await run_store.get(connection, RunId(UUID(again["id"])))).policy
+        assert (policy.priority, policy.only, policy.retry_of) == (90, (3, 4), old["id"])
+
+
+async def test_a_retry_of_a_scheduled_run_stays_a_run_of_one_time(api: Apis) -> None:
+    """It was stopped in the middle of its night, and what it did not do is done again once. Whoever then applies the
+    file wants the schedule, which cannot come to a run that lives: that is said, and not done by the way."""
+    async with api(exit_code=None) as a:
+        await a.host()
+        said = {"name": "nightly", "schedule": "0 0 1 1 *"}
+        await submit(a.admin, **said)
+        await a.admin.post(f"{RUNS}/nightly/trigger")
+        await until(a.admin, "nightly", "RUNNING")
+        await a.admin.post(f"{RUNS}/nightly/stop", {"abort": True})
+        await until(a.admin, "nightly", "TERMINATED")
+        again = await a.admin.made(f"{RUNS}/nightly/retry", None)
+        assert (again["schedule"], "schedule" in again["configuration"]) == (None, False)
+        urgent = {"configuration": task(**said, priority=90)}
+        plan = (await a.admin.post(f"{RUNS}/plan", urgent)).body
+        assert (plan["action"], plan["refused"]) == ("refuse", ["schedule"])
+        once = {"configuration": task(name="nightly", priority=90)}
+        plan = (await a.admin.post(f"{RUNS}/plan", once)).body
+        changed = await a.admin.post(RUNS, once | {"expected": plan["expected"]})
+        assert (changed.status, changed.body["schedule"]) == (200, None)
 
 
 async def test_who_may_retry_and_when(api: Apis) -> None:

@@ -93,3 +93,19 @@ def test_a_run_of_more_jobs_than_the_limit_is_refused_with_the_number() -> None:
     """Somebody writes replicas: 100000 where tasks of the swarm are meant."""
     with pytest.raises(UserError, match="100000 jobs"):
         Policy(replicas=100_000)
+
+
+def test_a_retry_has_the_replicas_that_were_not_done_and_no_schedule() -> None:
+    array = Policy(replicas=5, schedule=Schedule(("0 3 * * *",)))
+    once = array.again([3, 4], "old")
+    assert (once.only, once.retry_of, once.schedule, once.replicas) == ((3, 4), "old", None, 5)
+    assert array.again(range(5), "old").only is None
+    assert once.again([3, 4], "older").only == (3, 4)
+
+
+def test_a_retry_of_a_run_that_ends_with_its_master_has_a_master() -> None:
+    """The master got done in the moment in which a worker failed: without it the others would be waited for by nobody,
+    and their end would not be the run's."""
+    array = Policy(replicas=3, stop_criteria=StopCriteria.MASTER_DONE)
+    assert array.again([2], "old").only == (0, 2)
+    assert Policy(replicas=5, only=(3, 4), stop_criteria=StopCriteria.MASTER_DONE).again([3], "old").only == (0, 3)

@@ -134,6 +134,20 @@ def test_a_new_schedule_is_waited_for_at_once(line: str, at: float) -> None:
     assert (life.run.state, deadline(life.run)) == (S.PENDING, at)
 
 
+def test_a_retry_that_is_changed_stays_the_retry_of_the_same_replicas() -> None:
+    """The file knows nothing of which replicas were left to do, nor that a retry is for one time."""
+    life = Life(replicas=5, only=(3, 4), retry_of="the old one", retry=ALWAYS)
+    wanted = Policy(replicas=5, retry=ALWAYS, priority=90, schedule=HOURLY)
+    life.ask(Revised(revised(life.run.policy, wanted, hold_too=False), life.run.version))
+    policy = life.run.policy
+    assert (policy.only, policy.retry_of, policy.schedule, policy.priority) == ((3, 4), "the old one", None, 90)
+    life.starts()
+    for replica in (3, 4):
+        life.tell(life.job(replica), Exited(1), CleanedUp(Cleanup.REMOVE))
+    life.rings()
+    assert {job.replica for job in life.jobs} == {3, 4}
+
+
 def test_what_people_did_by_hand_outlives_a_new_file() -> None:
     """A schedule stays paused, and a run held or released, unless the file speaks of that."""
     current = Policy(schedule=replace(HOURLY, paused=True), hold=True)

@@ -1,7 +1,7 @@
 """What a run's configuration says about its life: read by tables, never changed by them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -94,6 +94,14 @@ class Policy:
     def numbers(self, replicas: int) -> Sequence[int]:
         """Which replicas there are when so many are wanted."""
         return range(replicas) if self.only is None else [one for one in self.only if one < replicas]
+
+    def again(self, undone: Sequence[int], of: str) -> "Policy":
+        """Of a run that does once what another one did not get done."""
+        if self.stop_criteria is StopCriteria.MASTER_DONE and 0 not in undone:
+            # It ends with its master, which has to be there for that.
+            undone = [0, *undone]
+        only = self.only if set(undone) == set(self.numbers(self.replicas)) else tuple(undone)
+        return replace(self, only=only, retry_of=of, schedule=None)
 
     def to_json(self) -> dict[str, Any]:
         """What differs from the defaults; stored with the run."""

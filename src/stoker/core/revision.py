@@ -10,11 +10,13 @@ from stoker.core.schedule import next_after
 
 
 def revised(current: Policy, wanted: Policy, *, hold_too: bool) -> Policy:
-    """What a changed configuration makes of a policy: what people did by hand stays, unless the file speaks of it."""
+    """What a changed configuration makes of a policy: what people did by hand stays, unless the file speaks of it, and
+    what no file speaks of."""
     schedule = wanted.schedule
-    if schedule is not None and current.schedule is not None:
-        schedule = replace(schedule, paused=current.schedule.paused)
-    return replace(wanted, schedule=schedule, hold=wanted.hold if hold_too else current.hold)
+    if schedule is not None:
+        schedule = None if current.schedule is None else replace(schedule, paused=current.schedule.paused)
+    hold = wanted.hold if hold_too else current.hold
+    return replace(wanted, schedule=schedule, hold=hold, only=current.only, retry_of=current.retry_of)
 
 
 def revise(run: Run, event: Revised, now: float) -> Then:

@@ -1,7 +1,5 @@
 """`stoker retry`: what a finished run did not get done, done again by a new one (docs/decisions/0025)."""
 
-from dataclasses import replace
-
 from stoker.core.errors import Conflict
 from stoker.core.family import found
 from stoker.core.ids import RunId
@@ -37,12 +35,12 @@ class Again:
                 return Accepted(await as_they_are(self._context, access, before), before=True)
         undone = await self._undone(old)
         async with self._context.database.connection() as connection:
-            policy = (await run_store.get(connection, old.id)).policy
-        only = None if len(undone) == policy.size // policy.nodes else tuple(undone)
-        again = replace(policy, only=policy.only if only is None else only, retry_of=str(old.id), schedule=None)
+            again = (await run_store.get(connection, old.id)).policy.again(undone, str(old.id))
         engine = self._context.engine
         run = found(RunId(engine.new_id()), access.project_id, old.name, again, engine.clock.now())
-        birth = birth_of(run, restored(old.configuration or "{}"), access)
+        # What is shown of it is what it does: it has no schedule, and an applied file brings it none by the way.
+        once = restored(old.configuration or "{}").model_copy(update={"schedule": None})
+        birth = birth_of(run, once, access)
         try:
             return Accepted(await committed(self._context, access, [birth], claim))
         except Conflict:

@@ -3,13 +3,16 @@
 `transport` makes them over sockets, the simulation over a network that loses, doubles and delays.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from stoker.core.ids import InstanceId, JobId
 from stoker.wire.frame import Piece
 from stoker.wire.runner import Deadline, JobOrder, Stop
 from stoker.wire.shim import Changes, HostInfo, TaskInfo, TaskOrder, Terminate
+
+NO_WAY: Final = "no_way"
+"""The code of an `Unavailable` that says: nobody has ever spoken to this host."""
 
 
 class Shim(Protocol):

@@ -32,7 +32,7 @@ from stoker.core.machine import Effect, Event
 from stoker.core.reason import JobReason
 from stoker.core.shim_task import S
 from stoker.core.warning import Deadline as Cause
-from stoker.engine.agent import Agents, Shim
+from stoker.engine.agent import NO_WAY, Agents, Shim
 from stoker.engine.change import Change, of_job
 from stoker.engine.errand import Performer
 from stoker.engine.log_pump import LogPump
@@ -148,15 +148,17 @@ class JobPerformers:
 
     async def remove_task(self, errand: Errand, effect: RemoveTask) -> Change:
         """The task is ended first, then its logs are read to their end, and only then is anything forgotten."""
-        shim = await self._shim(errand)
         try:
+            shim = await self._shim(errand)
             ended = await self._end(shim, errand)
             if isinstance(ended, Exited | LimitExceeded) and not effect.known:
                 # It would be gone with the task: committed here before it is forgotten there.
                 await self._tell(_said(errand, ended))
             await shim.remove(errand.target, errand.fence)
         except StokerError as error:
-            return _refused(errand, error)
+            # Who was never spoken to has no task of ours: nobody waits for a machine that is still on its way.
+            if error.code != NO_WAY:
+                return _refused(errand, error)
         return _said(errand, CleanedUp(Cleanup.REMOVE, attempt=errand.attempt))
 
     async def unregister(self, errand: Errand, effect: Unregister) -> Change:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from stoker.core.errors import Unavailable
 from stoker.core.ids import InstanceId, JobId
-from stoker.engine.agent import Runner, Shim
+from stoker.engine.agent import NO_WAY, Runner, Shim
 
 UNIX = "unix"
 
@@ -39,7 +39,7 @@ class AgentWays:
             return known
         found = await self._lookup(instance_id)
         if found is None:
-            raise Unavailable(f"Nobody knows the way to instance {instance_id} yet.")
+            raise Unavailable(f"Nobody knows the way to instance {instance_id} yet.", code=NO_WAY)
         address, token = found
         scheme, _, place = address.partition(":")
         # Asked again: while we looked it up, somebody else may have made one.

@@ -4,17 +4,19 @@ import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import aiohttp
+import asyncpg
 import pytest
 
 from stoker.backends.dummy.steering import Steering
 from stoker.core.ids import RunId
+from stoker.engine.clock import DatabaseClock
 from stoker.runner.proc import has_in_environment, pids
 from stoker.server.context import Context
 from stoker.server.first_start import Keyring
@@ -34,7 +36,8 @@ class Town:
 
     settings: Settings
     http: aiohttp.ClientSession
-    served: Served
+    served: Served = field(init=False)
+    life: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @property
     def context(self) -> Context:
@@ -59,10 +62,20 @@ class Town:
         done = await self.admin.post(f"{PROJECT}/fleets", {"configuration": configuration})
         assert done.status in (200, 201), done.body
 
+    async def behave(self, **said: Any) -> None:
+        """Of the provider, from now on."""
+        done = await self.admin.ask("PATCH", "/api/dummy/offers/box", said)
+        assert done.status == 200, done.body
+
+    async def strike(self, id: UUID, what: str, **body: Any) -> None:
+        """A machine is to `preempt`, `vanish`, `hang` or `resume`."""
+        done = await self.admin.post(f"/api/dummy/machines/{id}/{what}", body or None)
+        assert done.status == 204, done.body
+
     async def submit(self, *commands: str, **more: Any) -> RunId:
         """As `POST /runs` takes it; of a length of time in seconds the name may say so: `stop_duration_s=0.1`."""
         said = {name.removesuffix("_s"): value for name, value in more.items()}
-        configuration = {"type": "task", "commands": list(commands), **said}
+        configuration = {"type": "task", **({"commands": list(commands)} if commands else {}), **said}
         made = await self.admin.made(f"{PROJECT}/runs", {"configuration": configuration})
         return RunId(UUID(made["id"]))
 
@@ -83,6 +96,11 @@ class Town:
         assert done.status in (200, 201), done.body
         told: dict[str, Any] = done.body
         return told
+
+    async def story(self, run_id: RunId) -> list[tuple[str, str]]:
+        """The states that the run itself went through, with what was said."""
+        told = await self.admin.get(f"{PROJECT}/runs/{run_id}/events?limit=500")
+        return [(one["target"], one["message"]) for one in told.body["items"] if one["kind"] == "run"]
 
     async def jobs(self, run_id: RunId) -> list[dict[str, Any]]:
         return await self.rows("SELECT * FROM job WHERE run_id = $1 ORDER BY replica, node, attempt", run_id)
@@ -117,6 +135,33 @@ class Town:
                 raise AssertionError(f"waited {PATIENCE_S:.0f} s in vain: {what}; {await seen() if seen else ''}")
             await asyncio.sleep(0.005)
         return found
+
+    def later(self, seconds: float) -> None:
+        """So long passes at once for the server; its machines do not notice."""
+        clock = self.context.engine.clock
+        assert isinstance(clock, DatabaseClock)
+        clock._offset += seconds
+        for loop in ("timer", "fleets"):
+            self.context.engine.wake(loop)
+
+    def next_minute(self) -> None:
+        """Another one does not come by itself while a test lasts."""
+        self.later(61.0 - self.context.engine.clock.now() % 60.0)
+
+    async def restarted(self, *while_away: str) -> None:
+        """With these statements in between."""
+        await self.close()
+        connection = await asyncpg.connect(self.settings.database_url)
+        for statement in while_away:
+            await connection.execute(statement)
+        await connection.close()
+        await self.open()
+
+    async def open(self) -> None:
+        self.served = await self.life.enter_async_context(running(self.settings))
+
+    async def close(self) -> None:
+        await self.life.aclose()
 
     async def empty(self) -> None:
         """Nothing leaks: everything with our tag is gone, and so are all instances."""
@@ -159,17 +204,17 @@ def town(database: Databases, home: Path) -> Towns:
         (home / "backends.yml").write_text(json.dumps({"dummy": {"offers": [said]}}))
         async with database() as db, aiohttp.ClientSession() as http:
             settings = Settings(home, port=0, database_url=db.url, logs=home / "logs", name="town")
-            async with running(settings) as served:
-                made = Town(settings, http, served)
+            made, ids = Town(settings, http), set[UUID]()
+            await made.open()
+            try:
                 await made.fleet(f"0..{nodes}")
-                served.context.engine.wake("market")
-                ids = set[UUID]()
-                try:
-                    yield made
-                finally:
-                    ids = {one["id"] for one in await made.instances()}
-                    for machine in list(made.steering.dummy.machines.values()):
-                        await made.steering.dummy.end(machine, "the test is over")
+                made.context.engine.wake("market")
+                yield made
+            finally:
+                ids = {one["id"] for one in await made.instances()}
+                for machine in list(made.steering.dummy.machines.values()):
+                    await made.steering.dummy.end(machine, "the test is over")
+                await made.close()
         marks = [f"{MACHINE_VARIABLE}={id}".encode() for id in ids]
         assert not [pid for pid in pids() if any(has_in_environment(pid, mark) for mark in marks)]
 

@@ -146,6 +146,7 @@ async def test_a_retry_of_a_scheduled_run_stays_a_run_of_one_time(api: Apis) -> 
         await until(a.admin, "nightly", "TERMINATED")
         again = await a.admin.made(f"{RUNS}/nightly/retry", None)
         assert (again["schedule"], "schedule" in again["configuration"]) == (None, False)
+        await until(a.admin, "nightly", "RUNNING")
         urgent = {"configuration": task(**said, priority=90)}
         plan = (await a.admin.post(f"{RUNS}/plan", urgent)).body
         assert (plan["action"], plan["refused"]) == ("refuse", ["schedule"])

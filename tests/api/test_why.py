@@ -15,6 +15,7 @@ from stoker.engine import outlook
 from stoker.engine.change import Change, RunBirth
 from stoker.store import project
 from stoker.store.run_spec import RunSpec
+from stoker.wire.time import moment
 from tests.api.conftest import Api, Apis, Json, eventually, task
 
 RUNS = "/api/projects/main/runs"
@@ -35,11 +36,11 @@ def machine(name: str, cpu: int, price: float, **more: object) -> Offer:
     return Offer("dummy", name, "eu-1", Capacity(cpu, 8192, 10_000), price, **more)  # type: ignore[arg-type]
 
 
-async def stock(a: Api, policy: Fleet, *offers: Offer) -> None:
+async def stock(a: Api, policy: Fleet, *offers: Offer, name: str = "cloud") -> None:
     async with a.context.database.transaction() as tx:
         await tx.execute(
-            "INSERT INTO fleet (id, name, spec, created_at, policy) VALUES ($1, 'cloud', '{}', 0, $2)",
-            FleetId(uuid4()), json.dumps(policy.to_json()),
+            "INSERT INTO fleet (id, name, spec, created_at, policy) VALUES ($1, $3, '{}', 0, $2)",
+            FleetId(uuid4()), json.dumps(policy.to_json()), name,
         )  # fmt: skip
     a.context.engine.merchant = Shop(*offers)
 
@@ -152,6 +153,40 @@ async def test_offers_are_listed_for_a_configuration_and_for_anything(api: Apis)
         short = (await a.admin.post(f"{OFFERS}?limit=1", large)).body
         assert (len(short["items"]), short["more"]) == (1, 2)
         assert (await a.admin.post(OFFERS, {"configuration": {"type": "task"}})).status == 422
+
+
+async def test_what_the_fleets_of_a_run_have_and_launch_is_all_that_it_is_told_of(api: Apis) -> None:
+    """`fleets: [firm]`, which pays little: that another fleet would launch the machine must not give hope."""
+    async with api(None) as a:
+        await a.host(cpu=2)
+        await stock(a, Fleet(backends=("dummy",)), machine("box", 16, 4.0))
+        await stock(a, Fleet(backends=("dummy",), max_price=1.0), machine("box", 16, 4.0), name="firm")
+        too_dear = "the fleet's max_price is 1, it costs 4"
+        wanted = {"configuration": task(name="picky", fleets=["firm"], resources={"cpu": 2})}
+        told = (await a.admin.post(OFFERS, wanted)).body
+        assert [(one["fits"], one["sentence"], one["fleets"]) for one in told["items"]] == [(False, too_dear, [])]
+        assert told["instances"] == [], "the host is in none of its fleets"
+        planned = (await a.admin.post(f"{RUNS}/plan", wanted)).body
+        assert [one["sentence"] for one in planned["why"]["offers"]] == [too_dear]
+        await a.admin.made(RUNS, wanted)
+        assert [one["sentence"] for one in (await why(a, "picky"))["offers"]] == [too_dear]
+        unknown = await a.admin.post(OFFERS, {"configuration": task(fleets=["nowhere"])})
+        assert unknown.status == 422
+
+
+async def test_while_an_offer_rests_the_next_try_is_told(api: Apis) -> None:
+    """The provider has just refused; the placer knows to the second when it asks again."""
+    async with api(None) as a:
+        at = a.context.engine.clock.now() + 40
+        resting = machine("box", 4, 1.0, available=0, failures=(at - 60,), resting_until=at)
+        await stock(a, Fleet(backends=("dummy",)), resting, machine("tiny", 1, 1.0, available=0, resting_until=at - 30))
+        await a.admin.made(RUNS, {"configuration": task(name="late", resources={"cpu": 2})})
+        told = await why(a, "late")
+        assert told["next_at"] == moment(at).isoformat().replace("+00:00", "Z")
+        assert told["next"] == f"at {moment(at):%H:%M:%S} UTC, or as soon as something changes"
+        assert [one["sentence"][:10] for one in told["offers"]] == ["needs 2 CP", "rests for "]
+        planned = (await a.admin.post(f"{RUNS}/plan", {"configuration": task(resources={"cpu": 2})})).body
+        assert planned["why"]["next_at"] == told["next_at"]
 
 
 async def _status(a: Api, run: str, status: str) -> bool:

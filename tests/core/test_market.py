@@ -52,6 +52,30 @@ def test_a_fleet_without_room_and_fleets_of_others_launch_nothing() -> None:
     assert said([offer("one")], other, POOL) == {"one": ""}
 
 
+def test_only_fleets_that_it_may_use_have_a_say() -> None:
+    """`fleets: [b]`: what another fleet would launch, or has there, is no use to it."""
+    other = FleetRoom(B, backends=frozenset(["aws"]), max_price=0.5)
+    mine = Wish((parse_request({"cpu": 1}),), project_id=MINE, fleets=frozenset([B]))
+    (one,) = appraise([offer("one")], [POOL, other], mine, NOW)
+    assert (one.fleets, one.against) == ((), "the fleet's max_price is 0.5, it costs 1")
+    (none,) = appraise([offer("one")], [POOL], mine, NOW)
+    assert none.against == "no fleet that it may use launches machines"
+    rooms = [room(1, fleet_id=A), room(2, fleet_id=B)]
+    assert [found.room.id for found in candidates(rooms, mine)] == [rooms[1].id]
+
+
+def test_an_offer_that_rests_says_until_when_if_nothing_else_stands_against_it() -> None:
+    """Its launch was refused a moment ago; when it is tried again is known."""
+    resting = offer("one", available=0, resting_until=NOW + 8)
+    wish = Wish((parse_request({"cpu": 2}),), project_id=MINE)
+    (one,) = appraise([resting], [POOL], wish, NOW)
+    assert (one.against, one.next_at) == ("rests for 8 s, since launches of it failed", NOW + 8)
+    (small,) = appraise([resting], [POOL], wish._replace(requests=(parse_request({"cpu": 64}),)), NOW)
+    assert small.next_at is None
+    (full,) = appraise([resting], [FleetRoom(A, nodes_left=0, backends=frozenset(["aws"]))], wish, NOW)
+    assert (full.against, full.next_at) == ("the fleet has as many nodes as it may", None)
+
+
 def test_instances_say_what_stands_against_them_now() -> None:
     rooms = [room(1), room(2, held=4), room(3, barred="cordoned"), room(4, cpu=1, total=1), room(5, project_id=OTHERS)]
     found = candidates(rooms, Wish((parse_request({"cpu": 2}),), False, MINE))

@@ -117,6 +117,8 @@ async def test_what_was_refused_rests_and_comes_back_with_its_failure_in_its_ran
         counts = await market.once()
         small, large = market.offers(0.0)
         assert (small.available, len(small.failures), large) == (0, 1, LARGE)
+        assert small.resting_until is not None, "whoever asks is told when it is tried again"
+        assert 0.9 <= small.resting_until - small.failures[0] <= 2.0
         assert counts.again_after_s is not None
         assert 0 < counts.again_after_s <= 1.001
         later = Market(db, lambda: engine.clock.now() + 2.0, shops(Shop(SMALL)), Bell())

@@ -48,6 +48,7 @@ class Offer:
     blocks: int = 1
     shim: bool = True  # False: the machine is a container with a runner in it
     failures: tuple[float, ...] = ()  # when launches of it failed or machines of it were preempted
+    resting_until: float | None = None  # it could be had, but is not asked for before then: `available` is 0
 
     @property
     def site(self) -> Site:

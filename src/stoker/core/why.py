@@ -129,6 +129,8 @@ def _refusal(board: Board, fleet: FleetRoom, place: int) -> Refusal:
         return Refusal(3, WhyCode.FLEET_LIMIT, f"{offer} is not launched: {policy}")
     if board.nodes_left[fleet.fleet_id] == 0:
         return Refusal(2, WhyCode.FLEET_LIMIT, "the fleet has as many nodes as it may")
+    if board.stock[place] == 0 and offer.resting_until is not None:
+        return Refusal(1, WhyCode.NO_OFFER, f"{offer} rests, since launches of it failed")
     if board.stock[place] == 0:
         return Refusal(1, WhyCode.NO_OFFER, f"{offer} is not available now")
     return Refusal(0, WhyCode.NO_OFFER, f"there is not enough of {offer} for all its jobs")

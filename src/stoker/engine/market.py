@@ -1,5 +1,6 @@
 """What all backends offer, kept where the placer can read it while it holds a lock."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -78,7 +79,9 @@ class Market:
             failures = self._failures.get((offer.backend, offer.name, offer.location, offer.spot), ())
             if (until := rested_at(_early(failures), now)) > now:
                 rests.append(until)
-                offer = replace(offer, available=0)
+                # What is sold out does not come back with the end of its rest. For people, so in whole seconds: what
+                # fades by the moment is no news for the placer.
+                offer = replace(offer, available=0, resting_until=math.ceil(until) if offer.available != 0 else None)
             shown.append(replace(offer, failures=tuple(one.failed_at for one in failures)))
         before, self._shown = self._shown, tuple(shown)
         if before != self._shown:

@@ -1,19 +1,19 @@
 """What placement would do now, for people who ask: nothing is changed, and nobody waits for the answer."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
 from stoker.core.gang import Gang, InstanceRoom
-from stoker.core.ids import JobId, RunId
+from stoker.core.ids import JobId, ProjectId, RunId
 from stoker.core.limits import MOST_GANGS
 from stoker.core.offer import FleetRoom, Offer, in_reach
 from stoker.core.placement import Plan, plan
 from stoker.core.why import Why
 from stoker.engine.placement import WAITING, Merchant, gang_of, within
 from stoker.engine.rooms import Rooms
-from stoker.engine.terrain import Terrain, survey
+from stoker.engine.terrain import Terrain, Usable, survey
 from stoker.store import gang as gang_store
 from stoker.store.database import Connection, Record
 from stoker.store.gang import AHEAD, ONE, Standing
@@ -39,8 +39,17 @@ class Outlook(NamedTuple):
     scene: Scene
 
 
-async def scene(tx: Connection, merchant: Merchant, rooms: Rooms, now: float) -> Scene:
-    return _scene(await survey(tx, rooms), merchant, now)
+async def scene(
+    tx: Connection,
+    merchant: Merchant,
+    rooms: Rooms,
+    now: float,
+    fleets: tuple[str, ...] | None,
+    project_id: ProjectId,
+) -> tuple[Scene, Usable]:
+    """And which of it a run that may use `fleets` of these names has."""
+    terrain = await survey(tx, rooms)
+    return _scene(terrain, merchant, now), terrain.usable(fleets, project_id)
 
 
 def _scene(terrain: Terrain, merchant: Merchant, now: float) -> Scene:
@@ -54,19 +63,18 @@ async def look(
     rooms: Rooms,
     now: float,
     *,
-    besides: Sequence[Gang] = (),
+    besides: Gang,
     fleets: tuple[str, ...] | None = None,
-    detail: Container[RunId] = (),
-) -> tuple[Plan, Scene]:
-    """The plan of the next pass; `besides` are gangs that do not exist yet, which may use `fleets` of these names;
-    `detail` names runs to be told of."""
+) -> tuple[Plan, Gang, Scene]:
+    """The plan of the next pass, with a gang that does not exist yet, which may use `fleets` of these names: it is told
+    of, and given back with what these are."""
     terrain = await survey(tx, rooms)
     gangs = [gang_of(row, terrain) for row in within(await tx.fetch(WAITING, MOST_GANGS))]
-    for one in besides:
-        usable = terrain.usable(fleets, one.project_id)
-        gangs.append(replace(one, fleets=usable.fleets, absent=usable.absent))
+    usable = terrain.usable(fleets, besides.project_id)
+    mine = replace(besides, fleets=usable.fleets, absent=usable.absent)
     seen = _scene(terrain, merchant, now)
-    return plan(gangs, *seen, now=now, detail=detail, told=lambda gang: gang.run_id in detail), seen
+    made = plan([*gangs, mine], *seen, now=now, detail={mine.run_id}, told=lambda gang: gang is mine)
+    return made, mine, seen
 
 
 async def why_of(tx: Connection, merchant: Merchant, rooms: Rooms, run_id: RunId, now: float) -> Outlook:

@@ -162,5 +162,5 @@ class Why(Answer):
     waiting: int | None = Field(default=None, description="How many wait.")
     replicas: tuple[int, ...] = Field(default=(), description="Which replicas of it wait; the first hundred.")
     replicas_waiting: int = Field(default=0, description="How many of its replicas wait.")
-    next_at: Time | None = Field(default=None, description="Not tried before then.")
+    next_at: Time | None = Field(default=None, description="When it is tried again, where that is known.")
     next: str = Field(default="", examples=["as soon as something changes"], description="When it is tried again.")

@@ -15,6 +15,7 @@ from stoker.server import view
 from stoker.server.auth import Access, Member
 from stoker.server.context import Context
 from stoker.server.error import answered
+from stoker.server.fleet import check_fleets
 from stoker.server.parameter import Ctx, Limit
 from stoker.store import fleet as fleet_store
 from stoker.wire import offer as wire
@@ -38,15 +39,20 @@ async def offers_for(context: Ctx, access: Member, body: wire.OfferRequest, limi
     wish = Wish(
         tuple(dict.fromkeys(need.of(node) for node in range(policy.nodes))), policy.nodes > 1, access.project_id
     )
-    return answered(await _told(context, access, wish, limit))
+    async with context.database.connection() as connection:
+        await check_fleets(connection, access, [configuration])
+    return answered(await _told(context, access, wish, limit, policy.fleets))
 
 
-async def _told(context: Context, access: Access, wish: Wish, limit: int) -> wire.OfferList:
+async def _told(
+    context: Context, access: Access, wish: Wish, limit: int, may_use: tuple[str, ...] | None = None
+) -> wire.OfferList:
     now = context.engine.clock.now()
     async with context.database.connection() as connection:
-        seen = await scene(connection, context.engine.merchant, context.rooms, now)
+        seen, usable = await scene(connection, context.engine.merchant, context.rooms, now, may_use, access.project_id)
         fleets = await fleet_store.page(connection, access.project_id, now, UUID(int=0), MOST_ITEMS)
     names = {fleet.id: fleet.name for fleet in fleets}
+    wish = wish._replace(fleets=usable.fleets)
     # What fits comes first: who asks for fifty wants those that they can have.
     found = sorted(appraise(seen.offers, seen.fleets, wish, now), key=lambda one: bool(one.against))
     there = sorted(candidates(seen.rooms, wish), key=lambda one: bool(one.against))

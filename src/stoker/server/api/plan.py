@@ -42,6 +42,8 @@ NOTHING = Comparison((), ())
 
 MOST_NAMED: Final = 3
 
+SOON: Final = "as soon as something changes"
+
 router = APIRouter(prefix="/projects/{project}/runs", tags=["runs"])
 
 
@@ -57,14 +59,8 @@ async def plan_run(context: Ctx, access: Member, body: PlanRequest) -> Response:
         if configuration.name is not None:
             current = await run_list.latest(connection, access.project_id, configuration.name)
         now = context.engine.clock.now()
-        found, seen = await look(
-            connection,
-            context.engine.merchant,
-            context.rooms,
-            now,
-            besides=[gang],
-            fleets=configuration.fleets,
-            detail={gang.run_id},
+        found, gang, seen = await look(
+            connection, context.engine.merchant, context.rooms, now, besides=gang, fleets=configuration.fleets
         )
         mine = {job for job, _ in gang.jobs}
         names = await instance.names(connection, {one.instance_id for one in found.assignments if one.job_id in mine})
@@ -102,6 +98,7 @@ async def _waiting(context: Context, run: Listed) -> Why | None:
         if found.why is not None
         else _held(run) or Why(sentence=f"{run.name} is being placed at this moment.", code="placing")
     )
+    extra = {} if found.gang is None or found.why is None else against(found.gang, found.scene, now)
     next_at = min((one.ready_at for one in found.replicas if one.ready_at is not None), default=None)
     later = found.why is not None and found.why.code is WhyCode.NOT_READY and next_at is not None
     if later and next_at is not None:
@@ -110,21 +107,21 @@ async def _waiting(context: Context, run: Listed) -> Why | None:
     elif len(replicas) > 1 and found.why is not None:
         said = f"{run.name} waits with {len(replicas)} replicas: {found.why.sentence}."
         told = told.model_copy(update={"sentence": said})
-    extra = {} if found.gang is None or found.why is None or later else against(found.gang, found.scene, now)
+    if later:
+        extra = {"next_at": moment_or_none(next_at)}
     return told.model_copy(
         update={
             "replicas": replicas[:MOST_JOBS_SHOWN],
             "replicas_waiting": len(replicas),
-            "next_at": moment_or_none(next_at),
-            "next": "" if later else "as soon as something changes",
+            "next": "" if later else SOON,
             **extra,
         }
     )
 
 
 def against(gang: Gang, seen: Scene, now: float) -> dict[str, Any]:
-    """What stands against each offer."""
-    wish = Wish(tuple(dict.fromkeys(request for _, request in gang.jobs)), gang.whole, gang.project_id)
+    """What stands against each offer, and when the first of those that rest is tried again."""
+    wish = Wish(tuple(dict.fromkeys(request for _, request in gang.jobs)), gang.whole, gang.project_id, gang.fleets)
     found = appraise(seen.offers, seen.fleets, wish, now)
     told = tuple(
         OfferReason(
@@ -135,7 +132,14 @@ def against(gang: Gang, seen: Scene, now: float) -> dict[str, Any]:
         )
         for one in found[:MAX_REASONS]
     )
-    return {"offers": told, "more_offers": len(found) - len(told)}
+    next_at = min((one.next_at for one in found if one.next_at is not None), default=None)
+    soon = SOON if next_at is None else f"at {moment(next_at):%H:%M:%S} UTC, or {SOON}"
+    return {
+        "offers": told,
+        "more_offers": len(found) - len(told),
+        "next_at": moment_or_none(next_at),
+        "next": soon,
+    }
 
 
 def _held(run: Listed) -> Why | None:

@@ -212,3 +212,24 @@ async def test_a_thousand_runs_submitted_at_once_reach_their_end(town: Towns) ->
 
         await one.until(over, "all are done", lambda: one.rows("SELECT state, count(*) FROM run GROUP BY state"))
         assert 1 <= len(await one.instances()) <= 50
+
+
+async def test_a_run_whose_machine_is_taken_back_on_its_way_waits_for_another_one(town: Towns) -> None:
+    """Alone it is tried again by itself; beside a replica that waits, in place."""
+    async with town(nodes=1, launch_delay="1h") as one:
+        run = await one.submit("true", replicas=2, retry={"on_events": ["interruption"]})
+        await one.run(run, "PROVISIONING")
+        lost = next(job["instance_id"] for job in await one.jobs(run) if job["state"] == "PROVISIONING")
+        await one.behave(launch_delay="0s")
+        await one.strike(lost, "preempt", notice="0s")
+        await one.run(run, "DONE")
+        assert (await states(one, run))[:3] == ["SUBMITTED", "PROVISIONING", "SUBMITTED"]
+
+        await one.behave(launch_delay="1h")
+        await one.retire_all()
+        run = await one.submit("true", retry={"on_events": ["interruption"]})
+        job = await one.job(run, "PROVISIONING")
+        await one.behave(launch_delay="0s")
+        await one.strike(job["instance_id"], "preempt", notice="0s")
+        await one.run(run, "DONE")
+        assert (await states(one, run))[:4] == ["SUBMITTED", "PROVISIONING", "PENDING", "SUBMITTED"]

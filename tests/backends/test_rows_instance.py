@@ -1,4 +1,4 @@
-"""Rows of an instance's life, each driven over the API on machines of the dummy backend. ROWS.md says which is where."""
+"""Rows of an instance's life, driven over the API on machines of the dummy backend. ROWS.md says which is where."""
 
 from typing import Any
 from uuid import UUID

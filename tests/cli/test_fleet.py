@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stoker.cli.fleet import money
 from tests.cli.conftest import Real
 
 pytestmark = pytest.mark.xdist_group("cli")
@@ -138,3 +139,11 @@ def test_a_division_outlives_the_server_and_a_drained_host_comes_back_with_it(ow
     assert after["id"] != before["id"] and after["blocks"] == 3
     assert own("run", "echo back").stdout == b"back\n"
     assert apply(own, LOCAL, "-y").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("amount", "told"),
+    [(0.0, "0.00"), (0.00001, "< 0.0001"), (0.0001, "0.0001"), (0.03, "0.03"), (0.5, "0.5"), (12.25, "12.25")],
+)
+def test_money_is_told_as_precisely_as_it_is_little(amount: float, told: str) -> None:
+    assert money(amount) == told

@@ -159,6 +159,8 @@ def _row(one: Json, now: float) -> tuple[object, ...]:
 
 def money(amount: float) -> str:
     """Cents where there are few of them, and more of what is less than one."""
+    if 0 < amount < 0.0001:
+        return "< 0.0001"
     return f"{amount:.2f}" if amount >= 1 or not amount else f"{amount:.4f}".rstrip("0")
 
 

@@ -2,9 +2,12 @@
 
 import asyncio
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
+from stoker.engine.order import StoredOrders
+from stoker.store.outbox import Errand
 from tests.api.conftest import Apis, Client, Json, Reply, eventually, task
 
 RUNS = "/api/projects/main/runs"
@@ -64,6 +67,24 @@ async def test_a_new_limit_counts_at_once_for_a_job_that_runs(api: Apis) -> None
         assert (await applied(a.admin, await planned(a.admin), max_duration="0.2s")).status == 200
         await until(a.admin, "TERMINATED")
         assert (await got(a.admin))["status_message"] == "it ran longer than max_duration"
+
+
+async def test_an_order_that_is_written_later_says_what_the_run_is_by_then(api: Apis) -> None:
+    """A node has its task and waits ten minutes for the others; meanwhile somebody applies a longer max_duration."""
+    async with api(None) as a:
+        await a.host()
+        run = await a.admin.made(RUNS, {"configuration": task(name="train", max_duration="1h")})
+        await until(a.admin, "RUNNING")
+        job = (await got(a.admin))["jobs"][0]["id"]
+        start = Errand(uuid4(), 1, "job", UUID(job), UUID(run["id"]), 1, "PROVISIONING", "StartTask", "{}", 0)
+        orders = StoredOrders(a.context.database, lambda id: "a-token-that-is-long-enough")
+        await orders.task(start)
+        assert (await orders.job(start)).max_duration_s == 3600
+        assert (await applied(a.admin, await planned(a.admin), max_duration="2h")).status == 200
+        submit = start._replace(id=uuid4(), effect="SubmitJob")
+        assert (await orders.job(submit)).max_duration_s == 7200
+        assert (await applied(a.admin, await planned(a.admin), max_duration="3h")).status == 200
+        assert (await orders.job(submit._replace(tries=1))).max_duration_s == 10_800
 
 
 @pytest.mark.parametrize(

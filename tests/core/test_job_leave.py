@@ -132,8 +132,19 @@ def test_a_job_that_begins_on_a_machine_that_is_drained_is_told_then() -> None:
     assert effects == [Warn(500.0, Deadline.DRAIN)]
 
 
-def test_a_drain_is_nothing_to_a_job_without_a_warning() -> None:
-    assert JOB.step(at(S.RUNNING), Draining(NOTICE.instance_id, 500.0), 0.0).row is None
+def test_a_drain_is_told_to_a_job_without_a_warning_too() -> None:
+    """It hears no signal, but its program may read in STOKER_DEADLINE_FILE when it has to be done, as documented."""
+    job, effects, _ = walk(JOB, at(S.RUNNING), Draining(NOTICE.instance_id, 500.0))
+    assert (job.state, job.leave_at, effects) == (S.RUNNING, 500.0, [Warn(500.0, Deadline.DRAIN)])
+    failed, _, _ = walk(JOB, job, Exited(1), now=499.0)
+    assert failed.reason is JobReason.CONTAINER_EXITED_WITH_ERROR, "no warning ended it"
+    over, _, _ = walk(JOB, job, TimeUp(), now=500.0)
+    assert over.reason is JobReason.INTERRUPTED_BY_NO_CAPACITY
+
+
+def test_the_story_says_that_a_program_is_warned_where_it_is() -> None:
+    assert JOB.step(running(), Draining(NOTICE.instance_id, 500.0), 0.0).note == "its machine is drained; it is warned"
+    assert JOB.step(at(S.RUNNING), Draining(NOTICE.instance_id, 500.0), 0.0).note == "its machine is drained"
 
 
 def test_a_machine_tells_its_jobs_of_a_notice_and_of_a_drain() -> None:

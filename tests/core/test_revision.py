@@ -1,11 +1,23 @@
 """A run that is changed while it lives: held and released, and given another policy at once for all its jobs."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from stoker.core import job as job_table
-from stoker.core.job_facts import AskStop, CleanedUp, Cleanup, Exited, NoCapacity, Placed, Reserved, Warn
+from stoker.core.job_facts import (
+    AskStop,
+    CleanedUp,
+    Cleanup,
+    Exited,
+    NoCapacity,
+    Placed,
+    Reserved,
+    RunnerAccepted,
+    TaskAccepted,
+    Warn,
+)
 from stoker.core.job_facts import S as J
 from stoker.core.policy import Policy
 from stoker.core.reason import JobReason
@@ -82,6 +94,29 @@ def test_a_new_max_duration_counts_at_once_for_what_runs() -> None:
     assert revise(life, max_duration_s=50.0)
     life.rings()
     assert (life.now, life.job().reason) == (100.0, JobReason.MAX_DURATION_EXCEEDED)
+
+
+@pytest.mark.parametrize(("was", "new", "at"), [(3600.0, 60.0, 160.0), (60.0, None, None), (None, 60.0, 160.0)])
+def test_a_new_max_duration_reaches_a_runner_that_was_given_the_old_one(
+    was: float | None, new: float | None, at: float | None
+) -> None:
+    """A node waits for the others, or its order is on its way, while somebody changes the file: its runner counts by
+    what it was given, and would end the job by a limit that nobody wants any more."""
+    life = Life(max_duration_s=was).wait(100)
+    life.tell(life.job(), Placed(machine(1), (0,)), TaskAccepted())
+    revise(life, max_duration_s=new)
+    life.wishes.clear()
+    life.tell(life.job(), RunnerAccepted(max_duration_s=was or math.inf))
+    assert [wish.effect for wish in life.wishes] == [Warn(at, Deadline.MAX_DURATION)]
+    assert job_table.deadline(life.job()) == at
+
+
+def test_a_runner_that_was_given_the_new_max_duration_is_told_nothing() -> None:
+    life = Life(max_duration_s=60.0)
+    life.tell(life.job(), Placed(machine(1), (0,)), TaskAccepted())
+    life.wishes.clear()
+    life.tell(life.job(), RunnerAccepted(max_duration_s=60.0))
+    assert life.wishes == []
 
 
 def test_a_new_start_timeout_counts_at_once_for_what_waits() -> None:

@@ -1,5 +1,6 @@
 """What performers make of an agent's answer, where the simulation has no such agent."""
 
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -54,7 +55,8 @@ class Orders:
 
     async def task(self, errand: Errand) -> Any: ...
 
-    async def job(self, errand: Errand) -> Any: ...
+    async def job(self, errand: Errand) -> Any:
+        return SimpleNamespace(max_duration_s=60.0)
 
 
 async def performed(error: StokerError, effect: StartTask | SubmitJob) -> Change:
@@ -103,7 +105,7 @@ class Ready(Agent):
 async def test_a_runner_that_is_there_at_once_is_given_its_job_in_the_same_errand() -> None:
     performers = JobPerformers(Ready(None), Orders(), None, None, None)  # type: ignore[arg-type]
     change = await performers.start_task(ERRAND, StartTask())
-    assert [fact.event for fact in change.facts] == [TaskAccepted(attempt=1), RunnerAccepted(attempt=1)]
+    assert [fact.event for fact in change.facts] == [TaskAccepted(attempt=1), RunnerAccepted(60.0, attempt=1)]
 
 
 async def test_a_runner_that_does_not_take_its_job_at_once_is_asked_by_the_next_wish() -> None:

@@ -140,6 +140,9 @@ class Gathered(Event):
 class RunnerAccepted(Event):
     """The runner took job spec and code."""
 
+    max_duration_s: float | None = None
+    """What it counts by, without end where there is no such limit; None: that was not said."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exited(Event):

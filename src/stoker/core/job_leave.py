@@ -1,9 +1,12 @@
 """What a job does whose machine will leave at a moment that is known before.
 
-Without `warn_signal` it is stopped at once, so that it runs again elsewhere the sooner. With it the program is warned
-and may use the time: it is stopped just before the machine leaves. A program that ends by itself after the warning, and
-not well, was interrupted by it.
+A drain is a wish for jobs to end by themselves: each runs on, and is told the moment. Before a preemption a job without
+`warn_signal` is stopped at once, so that it runs again elsewhere the sooner. With it the program is warned and may use
+the time: it is stopped just before the machine leaves. A program that ends by itself after the warning, and not well,
+was interrupted by it.
 """
+
+import math
 
 from stoker.core.job_end import end, exit_of, passed
 from stoker.core.job_facts import Draining, Exited, Interrupted, Job, RunnerAccepted, S, Warn
@@ -28,13 +31,18 @@ def stop_at(job: Job, event: Interrupted) -> float | None:
 
 
 def await_drain(job: Job, event: Draining, now: float) -> Then:
-    note = "its machine is not drained any more" if event.drain_at is None else "its machine is drained; it is warned"
+    warned = "; it is warned" if job.policy.warn_signal is not None else ""
+    note = "its machine is not drained any more" if event.drain_at is None else f"its machine is drained{warned}"
     warn = (Warn(event.drain_at, Deadline.DRAIN),) if job.state is S.RUNNING else ()
     return ask(*warn, leave_at=event.drain_at, note=note)
 
 
 def run(job: Job, event: RunnerAccepted, now: float) -> Then:
     told: tuple[Effect, ...] = () if job.leave_at is None else (Warn(job.leave_at, Deadline.DRAIN),)
+    limit_s = math.inf if job.policy.max_duration_s is None else job.policy.max_duration_s
+    if event.max_duration_s not in (None, limit_s):
+        # Changed after its order was written: the runner counts too, also while the server is away.
+        told += (Warn(None if limit_s == math.inf else now + limit_s, Deadline.MAX_DURATION),)
     return ask(*told, running_at=now, unreachable_since=None)
 
 
@@ -57,8 +65,7 @@ def warned_first(job: Job, event: Interrupted, now: float) -> bool:
 
 
 def drain_is_news(job: Job, event: Draining, now: float) -> bool:
-    warned = job.policy.warn_signal is not None
-    return warned and job.instance_id == event.instance_id and job.leave_at != event.drain_at
+    return job.instance_id == event.instance_id and job.leave_at != event.drain_at
 
 
 def time_to_leave(job: Job, event: TimeUp, now: float) -> bool:

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
+from uuid import UUID
 
 from stoker.core import utilization as core
 from stoker.core.block import gpu_indices
@@ -28,20 +29,21 @@ TokenOf = Callable[[JobId], str]
 
 
 class StoredOrders:
-    """Nothing of a job that is placed changes any more, so what was read for one order serves the next."""
+    """Where a job is does not change once it is placed. What it is told may: its run is changed in place while it
+    waits for the other nodes or for its image. So what was read serves the orders of one try, which come at once."""
 
     def __init__(self, database: Database, token_of: TokenOf) -> None:
         self._database, self._token_of = database, token_of
-        self._known: OrderedDict[JobId, Brief] = OrderedDict()
+        self._known: OrderedDict[JobId, tuple[tuple[UUID, int], Brief]] = OrderedDict()
 
     async def place(self, job_id: JobId) -> InstanceId:
         if (known := self._known.get(job_id)) is not None:
-            return InstanceId(known.instance_id)
+            return InstanceId(known[1].instance_id)
         async with self._database.connection() as connection:
             return await order_store.place(connection, job_id)
 
     async def task(self, errand: Errand) -> TaskOrder:
-        brief = await self._brief(JobId(errand.target))
+        brief = await self._brief(errand)
         request = need_of(brief.resources).of(brief.node)
         disconnect = policy_of(brief.policy).disconnect
         return TaskOrder(
@@ -58,7 +60,7 @@ class StoredOrders:
         )
 
     async def job(self, errand: Errand) -> JobOrder:
-        brief = await self._brief(JobId(errand.target))
+        brief = await self._brief(errand)
         policy, configuration = policy_of(brief.policy), _configuration(brief.configuration)
         part, peers = part_of(configuration, brief.node), await self._peers(brief, policy.nodes)
         return JobOrder(
@@ -103,11 +105,13 @@ class StoredOrders:
             raise Unavailable(sentence, retry_after_s=0.05)
         return peers
 
-    async def _brief(self, job_id: JobId) -> Brief:
-        if (known := self._known.get(job_id)) is not None:
-            return known
+    async def _brief(self, errand: Errand) -> Brief:
+        job_id, this_try = JobId(errand.target), (errand.id, errand.tries)
+        if (known := self._known.get(job_id)) is not None and known[0] == this_try:
+            return known[1]
         async with self._database.connection() as connection:
-            brief = self._known[job_id] = await order_store.brief(connection, job_id)
+            brief = await order_store.brief(connection, job_id)
+        self._known[job_id] = (this_try, brief)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         return brief

@@ -4,6 +4,7 @@ The agents refuse an order that is older than one they have seen for the same ta
 performer says what came of it, and this one has nothing to say.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -96,12 +97,13 @@ class JobPerformers:
             self._remember(errand.target, task.socket)
             return _said(errand, accepted)
         try:
-            await self._agents.runner(place, JobId(errand.target), task.socket).run(await self._orders.job(errand))
+            order = await self._orders.job(errand)
+            await self._agents.runner(place, JobId(errand.target), task.socket).run(order)
         except StokerError:
             # The wish to submit it comes next, and says what came of it.
             self._remember(errand.target, task.socket)
             return _said(errand, accepted)
-        return _said(errand, accepted, RunnerAccepted(attempt=errand.attempt))
+        return _said(errand, accepted, _taken(errand, order))
 
     async def submit_job(self, errand: Errand, effect: SubmitJob) -> Change:
         place, order = await self._place(errand), await self._orders.job(errand)
@@ -112,7 +114,7 @@ class JobPerformers:
             return _said(errand, task_lost(errand.attempt))
         except StokerError as error:
             return _not_begun(errand, error)
-        return _said(errand, RunnerAccepted(attempt=errand.attempt))
+        return _said(errand, _taken(errand, order))
 
     async def warn(self, errand: Errand, effect: Warn) -> Change:
         """How its program takes it is its own affair; that the job ended meanwhile is told by whoever watches."""
@@ -195,6 +197,12 @@ class JobPerformers:
 
     async def _place(self, errand: Errand) -> InstanceId:
         return await self._orders.place(JobId(errand.target))
+
+
+def _taken(errand: Errand, order: JobOrder) -> RunnerAccepted:
+    """With the limit that it was given: that may have changed since the order was written."""
+    limit_s = math.inf if order.max_duration_s is None else order.max_duration_s
+    return RunnerAccepted(limit_s, attempt=errand.attempt)
 
 
 def _not_begun(errand: Errand, error: StokerError) -> Change:

@@ -292,6 +292,8 @@ async def test_a_drain_that_empties(api: Apis) -> None:
         assert ended["ended_at"] is not None and ended["message"] == "drained"
         cost = ended["cost"]
         assert (await one.admin.get(f"{MAIN}/instances/{ended['id']}")).body["cost"] == cost, "it costs no more"
+        fleet = (await one.admin.get(f"{MAIN}/fleets/cloud")).body
+        assert cost > 0 and (fleet["price"], fleet["cost"]) == (0, cost), "what was paid for it was paid"
         assert ("DrainAsked", "draining", "admin") in await _journal(one, ended["id"])
 
 

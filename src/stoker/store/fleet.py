@@ -21,7 +21,7 @@ SELECT id, policy FROM fleet WHERE name = $1 AND project_id IS NOT DISTINCT FROM
 
 _SHOWN = """
 SELECT fleet.id, fleet.name, project.name AS project, fleet.project_id, fleet.spec, fleet.policy, fleet.version,
-       fleet.created_at, mine.*
+       fleet.created_at, instances, idle, busy, leaving, price, mine.cost + gone.cost AS cost
 FROM fleet LEFT JOIN project ON project.id = fleet.project_id
 CROSS JOIN LATERAL (
     SELECT count(*) AS instances, count(*) FILTER (WHERE state = 'IDLE') AS idle,
@@ -30,6 +30,11 @@ CROSS JOIN LATERAL (
            coalesce(sum(price * greatest(0, $2 - launched_at) / 3600), 0) AS cost
     FROM instance WHERE fleet_id = fleet.id AND state <> 'TERMINATED'
 ) AS mine
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(price * greatest(0, ended_at - launched_at) / 3600), 0) AS cost
+    FROM instance
+    WHERE fleet_id = fleet.id AND state = 'TERMINATED' AND price > 0 AND launched_at IS NOT NULL
+) AS gone
 WHERE (fleet.project_id IS NULL OR fleet.project_id = $1) AND fleet.deleted_at IS NULL
 """
 
@@ -99,7 +104,7 @@ class Fleet(NamedTuple):
     price: float
     """Of its instances together, an hour."""
     cost: float
-    """Of those that are not gone, so far."""
+    """So far, also of those that are gone."""
 
 
 async def ensure(

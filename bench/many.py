@@ -1,19 +1,20 @@
 """Much at once over the HTTP API: a thousand runs in one request, an array of ten thousand, and its end.
 
-The peer is PostgreSQL itself: as many plain rows, copied into a table and synced.
+The array is stopped while a part of it runs, on simulated machines of the dummy backend. The peer is PostgreSQL itself:
+as many plain rows, copied into a table and synced.
 """
 
 import asyncio
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from bench.result import Result
-from stoker.server.agents import Agents
 from stoker.server.first_start import Keyring
 from stoker.server.main import Served, running
 from stoker.server.settings import Settings
@@ -22,6 +23,10 @@ RUNS, ARRAY = 1_000, 10_000
 LIMIT_S = 2.0
 TRIES = 3
 PATIENCE_S = 60.0
+MACHINES, SLOTS = 25, 4
+PARALLEL = MACHINES * SLOTS
+OFFER = {"name": "box", "cpu": SLOTS, "memory": "8GB"}
+FLEET = {"type": "fleet", "name": "bench", "backends": ["dummy"], "nodes": MACHINES, "blocks": SLOTS}
 
 
 def many(url: str) -> list[Result]:
@@ -30,20 +35,23 @@ def many(url: str) -> list[Result]:
 
 async def _measure(url: str) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="stoker-bench-many-") as home:
+        (Path(home) / "backends.yml").write_text(json.dumps({"dummy": {"offers": [OFFER]}}))
         settings = Settings(Path(home), port=0, database_url=url, name="bench")
-        async with running(settings, lambda context: Agents()) as served:
+        async with running(settings) as served:
             client = _Client(served.url, Keyring(settings.config_file).secret)
             runs, arrays, ends = [], [], []
-            for number in range(TRIES):
+            for _ in range(TRIES):
                 runs.append(await asyncio.to_thread(client.submit_runs))
                 await asyncio.to_thread(client.stop_all)
+            await asyncio.to_thread(client.machines)
+            for number in range(TRIES):
                 arrays.append(await asyncio.to_thread(client.submit_array, f"array-{number}"))
-                ends.append(await asyncio.to_thread(client.abort, f"array-{number}"))
+                ends.append(await asyncio.to_thread(client.stop, f"array-{number}"))
             copied_1, copied_10 = await _copied_s(served, RUNS), await _copied_s(served, ARRAY)
     return [
         _result(f"{RUNS:,} runs in one request, accepted", max(runs), copied_1),
         _result(f"an array of {ARRAY:,}, accepted", max(arrays), copied_10),
-        _result(f"an array of {ARRAY:,}, aborted to its end", max(ends), copied_10),
+        _result(f"an array of {ARRAY:,} of which {PARALLEL} run, stopped", max(ends), copied_10),
     ]
 
 
@@ -79,26 +87,36 @@ class _Client:
         return self._timed("POST", "/runs", {"configurations": [task] * RUNS})
 
     def submit_array(self, name: str) -> float:
-        task = {"type": "task", "name": name, "commands": ["true"], "replicas": ARRAY, "max_parallel": 10}
+        task = {
+            "type": "task", "name": name, "commands": ["sleep infinity"], "resources": {"cpu": 1}, "replicas": ARRAY,
+            "max_parallel": PARALLEL,
+        }  # fmt: skip
         return self._timed("POST", "/runs", {"configuration": task})
+
+    def machines(self) -> None:
+        self._asked("POST", "/fleets", {"configuration": FLEET})
+        self._until(lambda: self._asked("GET", "/fleets/bench")["idle"] == MACHINES)
 
     def stop_all(self) -> None:
         self._asked("POST", "/runs/stop", {"all": True, "abort": True})
-        deadline = time.monotonic() + PATIENCE_S
-        while self._asked("GET", "/runs?active=true&limit=1")["items"]:
-            assert time.monotonic() < deadline, "they do not end"
-            time.sleep(0.05)
+        self._until(lambda: not self._asked("GET", "/runs?active=true&limit=1")["items"])
 
-    def abort(self, name: str) -> float:
+    def stop(self, name: str) -> float:
         """Until every job of it has ended, as a person sees it."""
+        self._until(lambda: self._asked("GET", f"/runs/{name}")["counts"]["running"] == PARALLEL)
         begun = time.perf_counter()
-        self._asked("POST", f"/runs/{name}/stop", {"abort": True})
-        deadline = time.monotonic() + PATIENCE_S
-        while (run := self._asked("GET", f"/runs/{name}"))["finished_at"] is None:
-            assert time.monotonic() < deadline, run["status"]
-            time.sleep(0.01)
+        self._asked("POST", f"/runs/{name}/stop", {"abort": False})
+        run = self._asked("GET", f"/runs/{name}/wait?timeout_s={PATIENCE_S:g}")
+        taken_s = time.perf_counter() - begun
         assert run["status"] == "TERMINATED", run["status"]
-        return time.perf_counter() - begun
+        return taken_s
+
+    @staticmethod
+    def _until(holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < deadline, "it takes too long"
+            time.sleep(0.01)
 
     def _timed(self, method: str, path: str, body: Any) -> float:
         begun = time.perf_counter()

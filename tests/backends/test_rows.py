@@ -201,7 +201,8 @@ async def test_a_run_that_waits_for_its_retry_is_ended_at_once(town: Towns, abor
 
 
 async def test_a_thousand_runs_submitted_at_once_reach_their_end(town: Towns) -> None:
-    async with town(nodes=50, cpu=4, blocks=4) as one:
+    async with town(cpu=4) as one:
+        await one.fleet("0..50", blocks=4)
         task = {"type": "task", "commands": ["true"]}
         made = await one.admin.made(f"{PROJECT}/runs", {"configurations": [task] * 1_000})
         assert len(made["items"]) == 1_000

@@ -165,7 +165,9 @@ blocks: 4
 
 `stoker instance list` shows them with what is free, `stoker instance get NAME` with what one has cost and which jobs
 are on it. `cordon` keeps new jobs away; `drain --deadline 10m` also lets the machine go when the last job has ended,
-and interrupts what still runs at the deadline; `uncordon` calls both off; `delete` does not wait.
+and interrupts what still runs at the deadline; `uncordon` calls both off; `delete` does not wait. `health` is what
+its agent finds wrong with the host: a disk that is nearly full or read-only, a GPU that is gone or cannot be repaired.
+Until it is well nothing new is placed on it, and what runs there goes on.
 """
 
 

@@ -166,8 +166,8 @@ async def test_a_provider_that_creates_and_says_failed_leaves_nothing(town: Town
 
 
 async def test_a_gang_that_misses_one_machine_gives_the_others_back_and_waits_as_a_whole(town: Towns) -> None:
-    """One machine is idle and a second one has to be launched, which the provider refuses. What is there must not be kept
-    from others for half an hour by a half that cannot begin, and `max_parallel` must not count that half as running."""
+    """One machine is idle and a second one has to be launched, which the provider refuses. What is there must not be
+    kept from others for half an hour by a half that cannot begin, and `max_parallel` must not count it as running."""
     async with town(nodes=2) as one:
         await one.job(await one.submit("true"), "DONE")
         behave(one, lie="fail")
@@ -284,6 +284,31 @@ async def test_an_orphan_is_destroyed_and_shown(town: Towns) -> None:
         assert line["event"] == "OrphanDestroyed"
         assert f"dummy-{id.hex[-6:]} at dummy" in str(line["note"])
         assert one.steering.dummy.machines == {}
+
+
+async def test_nothing_is_placed_on_a_machine_that_is_ill_until_it_is_well(town: Towns) -> None:
+    """Its disk is nearly full, as its shim says. What runs there goes on; what comes waits, and is told for what."""
+    async with town(nodes=1, cpu=2) as one:
+        first = await one.submit("sleep 1000")
+        job = await one.job(first, "RUNNING")
+        machine, _ = one.steering.dummy._answering(InstanceId(job["instance_id"]))
+        machine.examined("its disk is nearly full")
+        path = f"/api/projects/main/instances/{job['instance_id']}"
+
+        async def shown() -> bool:
+            return bool((await one.admin.get(path)).body["health"] == "its disk is nearly full")
+
+        await one.until(shown, "it is shown", one.instances)
+        await one.admin.post(f"/api/projects/main/runs/{first}/stop", {"abort": True})
+        await one.job(first, "ABORTED")
+        second = await one.submit("true")
+        why = (await one.admin.get(f"/api/projects/main/runs/{second}/why")).body
+        assert "is unhealthy: its disk is nearly full" in why["sentence"], why
+        assert (await one.jobs(second))[0]["state"] == "SUBMITTED"
+        machine.examined("")
+        await one.job(second, "DONE")
+        assert (await one.admin.get(path)).body["health"] == ""
+        await one.retire_all()
 
 
 async def test_two_hundred_simulated_machines_run_two_hundred_jobs_at_once(town: Towns) -> None:

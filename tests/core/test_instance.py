@@ -17,6 +17,7 @@ from stoker.core.instance_facts import (
     Destroyed,
     Divided,
     DrainAsked,
+    Examined,
     Gone,
     Heard,
     Instance,
@@ -78,6 +79,7 @@ CASES = [
     *(Case(at(state), CordonAsked(), state) for state in LIVE),
     *(Case(at(state), Silent(), state) for state in UP),
     *(Case(at(state, unreachable_since=0.0), Heard(), state) for state in UP),
+    *(Case(at(state), Examined("its disk is nearly full"), state) for state in UP),
     *(Case(at(state), PreemptionNoticed(30.0), S.TERMINATING) for state in LIVE),
     *(Case(at(state), Gone(), S.TERMINATING) for state in LIVE),
     Case(at(S.TERMINATING, **HELD, destroy_at=50.0), Freed(ONE), S.TERMINATING),
@@ -179,13 +181,25 @@ def test_no_block_is_held_twice() -> None:
         INSTANCE.step(at(S.BUSY, **BOTH), Taken(JobId(UUID(int=3)), (2, 3)), 1.0)
 
 
-@pytest.mark.parametrize("closed", [{"cordoned": True}, {"unreachable_since": 0.0}])
+@pytest.mark.parametrize("closed", [{"cordoned": True}, {"unreachable_since": 0.0}, {"health": "a GPU is gone"}])
 @pytest.mark.parametrize("state", LIVE)
-def test_nothing_is_placed_on_what_is_cordoned_or_silent(state: S, closed: dict[str, Any]) -> None:
+def test_nothing_is_placed_on_what_is_cordoned_or_silent_or_ill(state: S, closed: dict[str, Any]) -> None:
     instance = at(state, **closed)
     assert not instance.open
     with pytest.raises(NotPossible):
         INSTANCE.step(instance, Taken(ONE, (0,)), 1.0)
+
+
+def test_what_is_wrong_with_a_host_is_told_once_and_ends_nothing_that_runs() -> None:
+    """Its disk is nearly full: a job that is in the middle of something may never need it, the next one would."""
+    busy = at(S.BUSY, **HELD)
+    step = INSTANCE.step(busy, Examined("its disk is nearly full"), 5.0)
+    ill = step.record
+    assert (ill.state, ill.open, ill.health) == (S.BUSY, False, "its disk is nearly full")
+    assert (step.effects, step.note) == ((), "unhealthy: its disk is nearly full")
+    assert INSTANCE.step(ill, Examined("its disk is nearly full"), 6.0).row is None
+    well = INSTANCE.step(ill, Examined(""), 7.0)
+    assert (well.record.open, well.note) == (True, "well again")
 
 
 def test_a_block_is_given_back_once() -> None:

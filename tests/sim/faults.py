@@ -12,7 +12,7 @@ FAULTS = frozenset(
         "connection lost before the commit", "connection lost after the commit", "database away",
         "database away for long", "replica without its database",
         # Hosts, programs and what holds them.
-        "host cut off", "host frozen", "agent stopped a job by its own clock", "hook failed", "undo failed",
+        "host cut off", "host frozen", "host ill", "agent stopped a job by its own clock", "hook failed", "undo failed",
         "program ignores SIGTERM", "agent fails under a running job", "machine goes with the program",
         "gateway away", "gateway never answers", "volume will not detach", "task ended by hand",
         "program leaves when it is warned", "job idle for too long",

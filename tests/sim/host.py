@@ -80,6 +80,7 @@ class Host:
     stillborn: bool = False
     has_shim: bool = True
     frozen: bool = False
+    health: str = ""
     tasks: dict[UUID, Task] = field(default_factory=dict)
     fences: dict[UUID, int] = field(default_factory=dict)
     removed: set[UUID] = field(default_factory=set)

@@ -125,7 +125,7 @@ class SimShim:
         if not self.own.reachable:
             raise Unavailable("the agent does not answer")
         tasks = tuple(self._info(task.order.job_id) for task in self.own.tasks.values() if task.seq > seen)
-        answer = Changes(cursor=str(self.own.seq), complete=not cursor, tasks=tasks)
+        answer = Changes(cursor=str(self.own.seq), complete=not cursor, tasks=tasks, health=self.own.health)
         await self.net.come_back(self.own)
         return answer
 

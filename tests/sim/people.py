@@ -23,6 +23,7 @@ from stoker.core.warning import WarnSignal
 from stoker.engine.change import Change, RunBirth, of_instance, of_run
 from stoker.engine.hint import FLEETS
 from stoker.engine.placement import LOCK
+from tests.sim.host import Host
 from tests.sim.managed import PROJECT
 from tests.sim.provider import FLEET, MAX_NODES, POLICY
 from tests.sim.server import DEAD_AFTER_S
@@ -265,9 +266,18 @@ class People(Steering):
             self.world.count("host frozen")
             self.world.later(self.world.dice.choice((10.0, 60.0, 300.0)), host.thaw)
 
+    async def sicken(self) -> None:
+        """A disk that runs full, and is cleared again; heard of with the next answer of its shim."""
+        if hosts := [host for host in self.world.hosts.values() if host.alive and not host.health]:
+            host = self.world.dice.choice(hosts)
+            _examined(host, "its disk is nearly full")
+            self.world.count("host ill")
+            self.world.later(self.world.dice.choice((10.0, 60.0, 200.0)), partial(_examined, host, ""))
+
     def heal(self, host: Any) -> None:
         host.check_leases()
         host.cut = False
+        _examined(host, "")
 
     async def freeze_server(self) -> None:
         """Long enough that the other one may bury it and take its work."""
@@ -304,3 +314,10 @@ class People(Steering):
             async with self.world.line.turn():
                 self.world.count("replica killed")
                 server.kill()
+
+
+def _examined(host: Host, health: str) -> None:
+    if host.health != health:
+        host.health = health
+        host.seq += 1
+        host.news.set()

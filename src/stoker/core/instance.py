@@ -15,6 +15,7 @@ from stoker.core.instance_facts import (
     Destroyed,
     Divided,
     DrainAsked,
+    Examined,
     Gone,
     Heard,
     Instance,
@@ -60,6 +61,11 @@ def mark_silent(instance: Instance, event: Silent, now: float) -> Then:
 
 def mark_heard(instance: Instance, event: Heard, now: float) -> Then:
     return ask(unreachable_since=None, note="reachable again")
+
+
+def note_health(instance: Instance, event: Examined, now: float) -> Then:
+    """What runs there runs on: it may need nothing of what is wrong, and only its owner knows."""
+    return ask(health=event.health, note=f"unhealthy: {event.health}" if event.health else "well again")
 
 
 def keep_handle(instance: Instance, event: Launched, now: float) -> Then:
@@ -182,6 +188,10 @@ def silent_before(instance: Instance, event: Event, now: float) -> bool:
     return instance.unreachable_since is not None
 
 
+def health_changed(instance: Instance, event: Examined, now: float) -> bool:
+    return instance.health != event.health
+
+
 def forced(instance: Instance, event: DeleteAsked, now: float) -> bool:
     return event.force
 
@@ -243,8 +253,8 @@ def deadline(instance: Instance) -> float | None:
             return instance.destroy_at
 
 
-EVENTS = (Taken, Freed, Launched, Refused, ShimAnswered, Silent, Heard, PreemptionNoticed, Gone, CordonAsked,
-          DrainAsked, DeleteAsked, Unwanted, Divided, Destroyed, TimeUp)  # fmt: skip
+EVENTS = (Taken, Freed, Launched, Refused, ShimAnswered, Silent, Heard, Examined, PreemptionNoticed, Gone,
+          CordonAsked, DrainAsked, DeleteAsked, Unwanted, Divided, Destroyed, TimeUp)  # fmt: skip
 
 INSTANCE: Machine[Instance] = Machine("instance", (S.PENDING,), (
     #   from            event              to              then              when
@@ -274,6 +284,7 @@ INSTANCE: Machine[Instance] = Machine("instance", (S.PENDING,), (
     *stay(LIVE,         CordonAsked,                       cordon,           cordon_changes),
     *stay(UP,           Silent,                            mark_silent,      heard_before),
     *stay(UP,           Heard,                             mark_heard,       silent_before),
+    *stay(UP,           Examined,                          note_health,      health_changed),
     *rows(LIVE,         PreemptionNoticed, S.TERMINATING,  end_preempted),
     *rows(LIVE,         Gone,              S.TERMINATING,  end_gone),
     Row(S.TERMINATING,  Freed,             S.TERMINATING,  destroy_empty,    last_in_grace),
@@ -284,7 +295,7 @@ INSTANCE: Machine[Instance] = Machine("instance", (S.PENDING,), (
     Row(S.TERMINATING,  Destroyed,         S.TERMINATED,   bury),
 ), stale=(
     pairs((S.TERMINATED,), *(event for event in EVENTS if event is not Taken))
-    | pairs(LIVE, Freed, Unwanted, Divided, CordonAsked, Silent, Heard, TimeUp)
+    | pairs(LIVE, Freed, Unwanted, Divided, CordonAsked, Silent, Heard, Examined, TimeUp)
     | pairs((*UP, S.PROVISIONING), Launched, Refused)
     | pairs((*UP, S.PENDING), ShimAnswered)
     | pairs((S.TERMINATING,), *(event for event in EVENTS if event not in (Taken, Destroyed)))

@@ -39,6 +39,7 @@ class Instance:
     handle: str = ""
     unreachable_since: float | None = None
     health: str = ""
+    """What is wrong with its host, in its shim's words; then nothing new is placed on it. Nothing: it is well."""
     cordoned: bool = False
     drain_at: float | None = None
     """Set while draining: jobs that are still there at this moment are interrupted."""
@@ -63,7 +64,7 @@ class Instance:
     @property
     def open(self) -> bool:
         """May a job be placed here?"""
-        return self.state in LIVE and not self.cordoned and self.unreachable_since is None
+        return self.state in LIVE and not self.cordoned and self.unreachable_since is None and not self.health
 
 
 # Facts.
@@ -96,6 +97,13 @@ class Silent(Event):
 @dataclass(frozen=True, slots=True)
 class Heard(Event):
     """Its shim answers again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined(Event):
+    """Its shim says what is wrong with its host: a disk that is nearly full, a GPU that is gone; or nothing is."""
+
+    health: str
 
 
 @dataclass(frozen=True, slots=True)

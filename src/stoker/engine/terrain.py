@@ -95,6 +95,8 @@ def _room(unfinished: Unfinished, going: bool) -> InstanceRoom:
         barred = "cordoned"
     elif one.unreachable_since is not None:
         barred = "unreachable"
+    elif one.health:
+        barred = f"unhealthy: {one.health}"
     return InstanceRoom(
         one.id, one.blocks, one.fleet_id, ready=one.state in UP, barred=barred, name=instance_name(one.backend, one.id),
         project_id=unfinished.project_id, site=site_of(one),

@@ -106,6 +106,8 @@ class HostWatch:
         """Those of the last look: their runs and attempts never change, so only an unknown one needs another."""
         self._told: set[UUID] = set()
         """Those among them whose result was told, until all tasks are looked at again."""
+        self._health = ""
+        """As it was told last; a complete look compares it with what is stored."""
         self._errands: dict[JobId, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -137,15 +139,19 @@ class HostWatch:
         return old or self._unswept or self._failures > 0
 
     async def _hear(self, shim: Shim, changes: Changes) -> None:
-        if not changes.tasks and not changes.complete:
+        ails = changes.health != self._health
+        if not changes.tasks and not changes.complete and not ails:
             # When nothing changes nothing is read and nothing is written; a complete look comes soon enough.
             return
         facts: list[Fact | None] = []
-        if changes.complete or self._silent_since is not None or not self._knows(changes):
+        examined: list[Fact] = []
+        if changes.complete or ails or self._silent_since is not None or not self._knows(changes):
             async with self._database.connection() as connection:
                 instance = await instance_store.get(connection, self.id)
                 self._residents = {one.id: one for one in await host_store.residents(connection, self.id)}
             facts += self._answered(instance, self._residents.values())
+            if instance.health != changes.health:
+                examined.append(of_instance(self.id, inst.Examined(changes.health)))
         told = set[UUID]() if changes.complete else self._told & self._residents.keys()
         for task in changes.tasks:
             if (resident := self._residents.get(task.id)) is not None:
@@ -158,7 +164,9 @@ class HostWatch:
             known = {task.id for task in changes.tasks}
             facts += [await _about_missing(shim, one) for one in self._residents.values() if one.id not in known]
         await self._tell(fact for fact in facts if fact is not None)
-        self._silent_since, self._told = None, told
+        # After the word that it answers: of a machine that is still coming nobody asks how it is.
+        await self._tell(examined)
+        self._silent_since, self._told, self._health = None, told, changes.health
         for task in changes.tasks:
             if task.id not in self._residents:
                 self._beside(JobId(task.id), self._sweep(shim, task))

@@ -4,6 +4,7 @@ import ipaddress
 import math
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
@@ -34,6 +35,32 @@ def gpus() -> tuple[HostGpu, ...]:
     finally:
         pynvml.nvmlShutdown()
     return tuple(found)
+
+
+def ailing(known: Sequence[HostGpu]) -> list[str]:
+    """What is wrong with those that were there when we began."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ["the driver of its GPUs does not answer"]
+    try:
+        return [said for gpu in known if (said := _ailment(gpu))]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _ailment(gpu: HostGpu) -> str:
+    try:
+        device = pynvml.nvmlDeviceGetHandleByUUID(gpu.id)
+        # One that fell off its bus has a handle, and answers nothing.
+        pynvml.nvmlDeviceGetMemoryInfo(device)
+    except pynvml.NVMLError:
+        return f"GPU {gpu.index} ({gpu.name}) is gone"
+    # Cards without spare rows do not tell.
+    with suppress(pynvml.NVMLError):
+        if pynvml.nvmlDeviceGetRemappedRows(device)[3]:
+            return f"GPU {gpu.index} ({gpu.name}) has memory that could not be repaired"
+    return ""
 
 
 def _gpu(index: int) -> HostGpu:

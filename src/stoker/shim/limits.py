@@ -34,6 +34,11 @@ DISK_FULL_AGAIN_S = 0.5
 # Looking.
 LOOK_S = 2.0
 """How often we look by ourselves at what no runner told us, and at how long the logs are."""
+EXAMINED_S, AILING_EXAMINED_S = 15.0, 1.0
+"""How often we look at how the host is, while it is well and while it is not."""
+GPUS_EXAMINED_S = 60.0
+LEAST_FREE_BYTES, LEAST_FREE_SHARE = 1024**3, 0.01
+"""Of its disk, whichever is less: with so little left, the next job fails."""
 WORDS_IN_SILENCE = 4
 """How often a runner that counts the server's silence is told that it is there, while it may be silent."""
 TAIL_LINES = 10

@@ -25,9 +25,10 @@ from stoker.shim.change import Changes
 from stoker.shim.device import Devices
 from stoker.shim.fence import Removed
 from stoker.shim.fork_server import ForkServer
+from stoker.shim.health import Checkup
 from stoker.shim.home import Home
 from stoker.shim.ledger import Ledger
-from stoker.shim.limits import DESCRIPTORS, LOOK_S, STARTS_AT_ONCE, THREADS
+from stoker.shim.limits import AILING_EXAMINED_S, DESCRIPTORS, EXAMINED_S, LOOK_S, STARTS_AT_ONCE, THREADS
 from stoker.shim.process import Host
 from stoker.shim.shelf import Shelf
 from stoker.shim.shim import Shim
@@ -43,10 +44,13 @@ InThread = Callable[..., Awaitable[Any]]
 def run(home: Home, gpus: Sequence[HostGpu] | None = None) -> None:
     """Until SIGTERM or `/leave`, in a home that is ours. Runners go on without us, and the next shim finds them."""
     diary.begin(home.shim_log)
-    asyncio.run(_run(home, host.gpus() if gpus is None else gpus))
+    found = host.gpus() if gpus is None else gpus
+    # Those that somebody only told us of are known to no driver.
+    checkup = Checkup(home.root, found if gpus is None else (), host.ailing, time.monotonic)
+    asyncio.run(_run(home, found, checkup))
 
 
-async def _run(home: Home, gpus: Sequence[HostGpu]) -> None:
+async def _run(home: Home, gpus: Sequence[HostGpu], checkup: Checkup) -> None:
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -69,7 +73,8 @@ async def _run(home: Home, gpus: Sequence[HostGpu]) -> None:
         edge = Api(shim, seen, home.token())
         runner = await _open(home, edge)
         log.info("shim serves", home=str(home.root), boot=shim.boot, root=home.is_root, cgroups=cgroups.version)
-        for work in (shim.watch(), _reap(fork_server), _guard_door(home.socket("shim.sock"), asked)):
+        guard = _guard_door(home.socket("shim.sock"), asked)
+        for work in (shim.watch(), _reap(fork_server), guard, _examine(shim, checkup, in_thread)):
             beside.append(loop.create_task(work))
         await _either(asked, shim.left)
         await shim.stop()
@@ -153,6 +158,16 @@ async def _reap(fork_server: ForkServer) -> None:
     while True:
         await asyncio.sleep(LOOK_S)
         fork_server.reap()
+
+
+async def _examine(shim: Shim, checkup: Checkup, in_thread: InThread) -> None:
+    while True:
+        try:
+            health = await in_thread(checkup.look)
+        except OSError as error:
+            health = f"its disk cannot be looked at: {error}"
+        shim.examined(health)
+        await asyncio.sleep(AILING_EXAMINED_S if health else EXAMINED_S)
 
 
 async def _guard_door(path: Path, leave: asyncio.Event) -> None:

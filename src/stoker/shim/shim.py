@@ -45,6 +45,7 @@ class Shim:
         self._tenancy = asyncio.Lock()
         self._leaving = False
         self._word = Word()
+        self._health = ""
         self.left = asyncio.Event()
         """Somebody asked us to go, and nothing is left to do."""
 
@@ -92,6 +93,13 @@ class Shim:
                 task.look(at_log=True)
                 if number % 100 == 99:
                     await asyncio.sleep(0)
+
+    def examined(self, health: str) -> None:
+        """Whoever waits for news hears at once that the host is otherwise than it was."""
+        if health != self._health:
+            log.warning("the host is otherwise than it was", was=self._health or "well", now=health or "well")
+            self._health = health
+            self._bench.changes.bump()
 
     def heard(self) -> None:
         """The server is there."""
@@ -254,12 +262,12 @@ class Shim:
         changes = self._bench.changes
         number = changes.number(cursor)
         if number is None:
-            return Changes(cursor=changes.cursor, complete=True, tasks=tuple(self.tasks()))
+            return Changes(cursor=changes.cursor, complete=True, tasks=tuple(self.tasks()), health=self._health)
         # Whoever waits here is silent meanwhile, and somebody may count that.
         patience_s = self._word.shortest_s(self.live)
         await changes.beyond(number, wait_s if patience_s is None else min(wait_s, patience_s / 3))
         changed = tuple(task.info for task in self._tasks.values() if task.changed > number)
-        return Changes(cursor=changes.cursor, complete=False, tasks=changed)
+        return Changes(cursor=changes.cursor, complete=False, tasks=changed, health=self._health)
 
     async def log(self, id: UUID, offset: int, limit: int, *, own: bool) -> Piece:
         task = self._get(id)

@@ -250,7 +250,7 @@ class Fleet(Answer):
     idle: int = Field(default=0, examples=[1], description="Of those, how many no job uses.")
     busy: int = Field(default=0, examples=[0], description="Of those, on how many jobs are.")
     price: float = Field(default=0.0, examples=[1.5], description="Of its instances together, an hour.")
-    cost: float = Field(default=0.0, examples=[0.25], description="Of its instances that are not gone, so far.")
+    cost: float = Field(default=0.0, examples=[0.25], description="So far, with its instances that are gone.")
     created_at: Time
 
 

@@ -15,7 +15,8 @@ repeat, a shorter grace overtakes a longer one |
 | DELETE | /tasks/{id}?fence=N | 204; 409 `not_terminated` before it is; a task that is not there: 204 |
 | GET | /tasks/{id}/log?offset=N&limit=B&own=false | frames from the disk, also when the runner is dead; headers as \
 the runner's pull; `own`: the runner's own log |
-| GET | /changes?cursor=C&wait_s=S | `Changes`: tasks that changed since the cursor; waits until there is one |
+| GET | /changes?cursor=C&wait_s=S | `Changes`: tasks that changed since the cursor, and how the host is; waits until \
+there is news of either |
 | POST | /leave | `Leave`: 202 `Left`, then the shim ends; 409 `tasks_running` while there are some, unless forced |
 | GET | /openapi.json | this table for programs |
 
@@ -151,3 +152,4 @@ class Changes(Answer):
     complete: bool
     """These are all the tasks there are."""
     tasks: tuple[TaskInfo, ...]
+    health: str = Field(default="", description="What is wrong with the host now; nothing: it is well.")

@@ -93,6 +93,7 @@ class Simulated:
         self._news = asyncio.Event()
         self.silent = ""
         """Why it does not answer."""
+        self.health = ""
         self._recover()
 
     # What its shim is asked.
@@ -143,7 +144,7 @@ class Simulated:
         while not complete and self._number <= seen and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
             await self.news(left_s)
         tasks = tuple(self.info(task) for task in self.tasks.values() if task.changed > seen)
-        return Changes(cursor=f"{self.boot}:{self._number}", complete=complete, tasks=tasks)
+        return Changes(cursor=f"{self.boot}:{self._number}", complete=complete, tasks=tasks, health=self.health)
 
     # What a runner is asked.
 
@@ -213,6 +214,12 @@ class Simulated:
     def fall_silent(self, why: str) -> None:
         """Who waits for it hears at once that it does not answer; nothing else changes on it."""
         self.silent = why
+        self._ring()
+
+    def examined(self, health: str) -> None:
+        """Its shim says from now on that this is wrong with it; nothing: it is well."""
+        self.health = health
+        self._number += 1
         self._ring()
 
     def power_off(self) -> None:

@@ -43,6 +43,8 @@ async def test_a_schedule_starts_a_round_when_its_time_comes_and_waits_again(tow
         assert shown["finished_at"] is None
         assert [job["state"] for job in await one.jobs(run)] == ["DONE"]
         assert await states(one, run) == ["PENDING", "SUBMITTED", "PROVISIONING", "RUNNING", "TERMINATING", "PENDING"]
+        assert (await one.ask(run, "trigger"))["outcome"] == "started"
+        await rounds(one, run, "PENDING", 2)
         await one.ask(run, "stop", abort=False)
         assert (await one.run(run, "TERMINATED"))["termination_reason"] == "STOPPED_BY_USER"
 

@@ -29,6 +29,7 @@ from stoker.core.task import (
     DependencyFailed,
     Ended,
     GivenBack,
+    LetGo,
     MadeAvailable,
     Outcome,
     Passed,
@@ -373,15 +374,18 @@ EVENTS: tuple[Event, ...] = (
     GivenBack(),
     WorkerLost(),
     CancelAsked(),
+    LetGo(),
     DependencyFailed(),
 )
 
 
-@given(st.sampled_from([INACTIVE, AVAILABLE]), st.booleans(), st.integers(0, 3), st.lists(st.sampled_from(EVENTS)))
+@given(
+    st.sampled_from([INACTIVE, AVAILABLE]), st.booleans(), *2 * [st.integers(0, 3)], st.lists(st.sampled_from(EVENTS))
+)
 def test_whatever_happens_to_one_task_its_record_makes_sense(
-    initial: State, has_command: bool, limit: int, events: list[Event]
+    initial: State, has_command: bool, limit: int, crash_limit: int, events: list[Event]
 ) -> None:
-    task = Task(A, initial, NOW, has_command=has_command, max_retry_count=limit)
+    task = Task(A, initial, NOW, has_command=has_command, max_retry_count=limit, crash_limit=crash_limit)
     for event in events:
         before = task
         try:
@@ -392,4 +396,5 @@ def test_whatever_happens_to_one_task_its_record_makes_sense(
         assert task.pending_dependency_count >= 0
         assert 0 <= task.retry_count <= max(limit, 1)
         assert task.attempt >= max(before.attempt, task.retry_count)
+        assert not task.held or (task.state is AVAILABLE and task.crash_count >= crash_limit)
         assert before.state not in ENDED or task == before

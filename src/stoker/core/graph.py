@@ -23,6 +23,7 @@ from stoker.core.task import (
     DependencyFailed,
     DropExecution,
     GivenBack,
+    LetGo,
     MadeAvailable,
     OpenExecution,
     Outcome,
@@ -120,10 +121,18 @@ class Graph:
                 self._tell(id, MadeAvailable(), now)
 
     def claim(self, worker: WorkerId, n: int, now: float, claim: int = 0) -> list[Held]:
-        waiting = sorted((-task.priority, task.id) for task in self.tasks.values() if task.state is AVAILABLE)
-        for _, id in waiting[:n]:
+        return self.hand_out(worker, self.claimable()[:n], now, claim)
+
+    def claimable(self) -> list[TaskId]:
+        """In the order in which they are to be begun."""
+        waiting = (task for task in self.tasks.values() if task.state is AVAILABLE and not task.held)
+        return [id for _, id in sorted((-task.priority, task.id) for task in waiting)]
+
+    def hand_out(self, worker: WorkerId, ids: Iterable[TaskId], now: float, claim: int = 0) -> list[Held]:
+        given = list(ids)
+        for id in given:
             self._tell(id, Claimed(worker, claim), now)
-        return [Held(id, self.tasks[id].attempt) for _, id in waiting[:n]]
+        return [Held(id, self.tasks[id].attempt) for id in given]
 
     def news(self, worker: WorkerId, held: Held, event: Event, now: float) -> bool:
         """What a worker says of one attempt; False: it is not the worker's any more, and nothing changed."""
@@ -141,6 +150,10 @@ class Graph:
         for id in ids:
             told |= self._tell(id, CancelAsked(), now)
         return told
+
+    def let_go(self, ids: Iterable[TaskId], now: float) -> None:
+        for id in ids:
+            self._tell(id, LetGo(), now)
 
     def heartbeat(self, worker: WorkerId, held: Collection[Held], claim: int, now: float) -> None:
         for task in self._of(worker):

@@ -24,6 +24,30 @@ MOST_DURATION_S = 10 * 365 * 24 * 3600.0
 LONGEST_GRACE_S = 7 * 24 * 3600.0
 """Between asking a program to stop and killing it: agents take no longer one."""
 
+# The swarm.
+MOST_TASKS_IN_A_REQUEST = 10_000
+"""As one JSON document; a larger graph is sent line by line."""
+MOST_TASKS_IN_A_GRAPH = 1_000_000
+MOST_EDGES_IN_A_GRAPH = 2_000_000
+MOST_GRAPH_BYTES = 1024**3
+MOST_EDGES_OF_A_TASK = 100_000
+MOST_ARGUMENTS = 10_000
+MOST_LABELS = 20
+MOST_GPUS = 64
+"""Of one worker."""
+MOST_CLAIMED = 512
+"""By one request."""
+MOST_REPORTED = 2_000
+MOST_HELD = 20_000
+MOST_INLINE_CHARS = 24_000
+"""Of an output that travels with the report of its end, in base64."""
+MOST_RESULT_CHARS = 65_536
+MOST_OUTPUT_BYTES = 1024**3
+"""Of one stream of one attempt that is kept; what is beyond is dropped, and its end says so."""
+MOST_SAMPLES = 1_000
+"""Of one series of one attempt."""
+LONGEST_LEASE_S = 3600.0
+
 # What a configuration file may be.
 MOST_FILE_BYTES = 512 * 1024
 MOST_FILE_NODES = 20_000

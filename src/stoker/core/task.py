@@ -6,6 +6,9 @@ edge in the same commit. `attempt` counts claims and never goes down: it is the 
 `retry_count`, which people see and `max_retry_count` bounds, goes down when a task is given back, so a repeated
 message could meet its old value again: it cannot be the fence. `claim` is the worker's own number of the request that
 took the task; a heartbeat written before the answer to that request arrived must not give the task back.
+
+A task that takes one worker after the other down is held once it did so `crash_limit` times: it stays available, but
+nobody can claim it until somebody lets it go. `crash_count` goes on from there, so that the next loss holds it again.
 """
 
 from collections.abc import Collection
@@ -52,6 +55,11 @@ class Task:
     attempt: int = 0
     retry_count: int = 0
     crash_count: int = 0
+    crash_limit: int = 5
+    held: bool = False
+    """As poison."""
+    exit_status: int | None = None
+    """Of the attempt that ended last; none: it was lost, or its status could not be learnt."""
     worker: WorkerId | None = None
     claim: int = 0
     version: int = 0
@@ -118,6 +126,11 @@ class CancelAsked(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LetGo(Event):
+    """A user wants it to be claimed although it took many workers down."""
+
+
+@dataclass(frozen=True, slots=True)
 class DependencyFailed(Event):
     """A task that names this one as continuation was cancelled, or failed for good."""
 
@@ -181,19 +194,24 @@ def start(task: Task, event: Claimed, now: float) -> Then:
 
 
 def succeed(task: Task, event: Ended, now: float) -> Then:
-    return ask(CloseExecution(Outcome.ENDED, event.exit_status), ReleaseContinuations(), worker=None)
+    return ask(_close(event), ReleaseContinuations(), worker=None, exit_status=event.exit_status)
 
 
 def fail(task: Task, event: Ended, now: float) -> Then:
-    return ask(CloseExecution(Outcome.ENDED, event.exit_status), CancelContinuations(), worker=None)
+    return ask(_close(event), CancelContinuations(), worker=None, exit_status=event.exit_status)
 
 
 def try_again(task: Task, event: Ended, now: float) -> Then:
-    return ask(CloseExecution(Outcome.ENDED, event.exit_status), worker=None)
+    return ask(_close(event), worker=None, exit_status=event.exit_status)
+
+
+def _close(event: Ended) -> CloseExecution:
+    return CloseExecution(Outcome.ENDED, event.exit_status)
 
 
 def stop(task: Task, event: Stopped, now: float) -> Then:
-    return ask(CloseExecution(Outcome.CANCELLED, event.exit_status), CancelContinuations(), worker=None)
+    closed = CloseExecution(Outcome.CANCELLED, event.exit_status)
+    return ask(closed, CancelContinuations(), worker=None, exit_status=event.exit_status)
 
 
 def drop(task: Task, event: GivenBack, now: float) -> Then:
@@ -205,15 +223,25 @@ def drop_for_good(task: Task, event: GivenBack, now: float) -> Then:
 
 
 def move_on(task: Task, event: WorkerLost, now: float) -> Then:
-    return ask(CloseExecution(Outcome.LOST), worker=None, crash_count=task.crash_count + 1)
+    return ask(CloseExecution(Outcome.LOST), worker=None, crash_count=task.crash_count + 1, exit_status=None)
+
+
+def put_aside(task: Task, event: WorkerLost, now: float) -> Then:
+    crash_count = task.crash_count + 1
+    return ask(CloseExecution(Outcome.LOST), worker=None, crash_count=crash_count, exit_status=None, held=True)
 
 
 def lose(task: Task, event: WorkerLost, now: float) -> Then:
-    return ask(CloseExecution(Outcome.LOST), CancelContinuations(), worker=None, crash_count=task.crash_count + 1)
+    closed = CloseExecution(Outcome.LOST)
+    return ask(closed, CancelContinuations(), worker=None, crash_count=task.crash_count + 1, exit_status=None)
+
+
+def let_go(task: Task, event: LetGo, now: float) -> Then:
+    return ask(held=False)
 
 
 def cancel(task: Task, event: Event, now: float) -> Then:
-    return ask(CancelContinuations())
+    return ask(CancelContinuations(), held=False)
 
 
 def tell_worker(task: Task, event: CancelAsked, now: float) -> Then:
@@ -236,8 +264,12 @@ def barrier(task: Task, event: Event, now: float) -> bool:
     return not task.has_command
 
 
-def has_command(task: Task, event: Event, now: float) -> bool:
-    return task.has_command
+def claimable(task: Task, event: Event, now: float) -> bool:
+    return task.has_command and not task.held
+
+
+def held(task: Task, event: Event, now: float) -> bool:
+    return task.held
 
 
 def exit_status_0(task: Task, event: Ended, now: float) -> bool:
@@ -246,6 +278,10 @@ def exit_status_0(task: Task, event: Ended, now: float) -> bool:
 
 def attempt_left(task: Task, event: Event, now: float) -> bool:
     return task.retry_count < task.max_retry_count
+
+
+def poison(task: Task, event: Event, now: float) -> bool:
+    return attempt_left(task, event, now) and task.crash_count + 1 >= task.crash_limit
 
 
 TASK: Machine[Task] = Machine(
@@ -258,10 +294,12 @@ TASK: Machine[Task] = Machine(
         Row(INACTIVE, MadeAvailable, AVAILABLE, open_up, none_open),
         *stay(OPEN_TO_EDGES, ContinuationChanged, nothing),
         Row(AVAILABLE, Passed, TERMINATED, release, barrier),
-        Row(AVAILABLE, Claimed, RUNNING, start, has_command),
+        Row(AVAILABLE, Claimed, RUNNING, start, claimable),
+        Row(AVAILABLE, LetGo, AVAILABLE, let_go, held),
         Row(RUNNING, Ended, TERMINATED, succeed, exit_status_0),
         Row(RUNNING, Ended, AVAILABLE, try_again, attempt_left),
         Row(RUNNING, Ended, TERMINATED, fail),
+        Row(RUNNING, WorkerLost, AVAILABLE, put_aside, poison),
         Row(RUNNING, WorkerLost, AVAILABLE, move_on, attempt_left),
         Row(RUNNING, WorkerLost, TERMINATED, lose),
         Row(RUNNING, GivenBack, AVAILABLE, drop),
@@ -275,6 +313,7 @@ TASK: Machine[Task] = Machine(
         Row(PENDING_CANCELLATION, WorkerLost, CANCELLED, lose),
     ),
     stale=pairs((PENDING_CANCELLATION, *ENDED), CancelAsked)
+    | pairs(State, LetGo)
     # A cancelled task may have other dependencies that end later, well or badly.
     | pairs((CANCELLED,), Released, DependencyFailed)
     | pairs((AVAILABLE, *ENDED), Ended, Stopped, GivenBack, WorkerLost),

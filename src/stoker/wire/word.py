@@ -15,7 +15,7 @@ def refused(what: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError("refused", "{what}", {"what": what, "hint": hint})
 
 
-def _no_nul(text: str) -> str:
+def no_nul(text: str) -> str:
     if "\0" in text:
         raise refused("the character NUL cannot be in it")
     return text
@@ -24,7 +24,7 @@ def _no_nul(text: str) -> str:
 def _command(text: str) -> str:
     if not text.strip():
         raise refused("expected a command, got nothing")
-    return _no_nul(text)
+    return no_nul(text)
 
 
 def _name(text: str) -> str:
@@ -38,11 +38,11 @@ def _name(text: str) -> str:
 def _shell(text: str) -> str:
     if not text or text != text.strip() or any(character.isspace() for character in text):
         raise refused("expected the name or the path of a shell", "For example bash, or /bin/zsh.")
-    return _no_nul(text)
+    return no_nul(text)
 
 
 Name = Annotated[str, AfterValidator(_name), Field(description=EXPECTED)]
 Command = Annotated[str, Strict(), Field(max_length=MOST_COMMAND_CHARS), AfterValidator(_command)]
 Commands = Annotated[tuple[Command, ...], Field(strict=False, max_length=MOST_COMMANDS)]
-Path = Annotated[str, Field(min_length=1, max_length=MOST_PATH_CHARS), AfterValidator(_no_nul)]
+Path = Annotated[str, Field(min_length=1, max_length=MOST_PATH_CHARS), AfterValidator(no_nul)]
 Shell = Annotated[str, Field(max_length=MOST_PATH_CHARS), AfterValidator(_shell)]

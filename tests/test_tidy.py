@@ -29,6 +29,7 @@ ALLOWED_CATCH_ALL: Final = {
     "src/stoker/engine/loop.py": "the driver of loops: one that fails must run again",
     "src/stoker/engine/commit.py": "the driver of batches: whatever breaks one, every caller gets an answer",
     "src/stoker/engine/errand.py": "the driver of errands: one that breaks must not take the others with it",
+    "src/stoker/engine/muster.py": "the driver of rounds: whatever breaks one, every worker gets an answer",
     "src/stoker/shim/task.py": "the driver of hooks: one that breaks ends its own task and no other",
     "src/stoker/runner/edge.py": "the HTTP edge of the agents: whatever breaks, the caller gets an answer",
     "src/stoker/server/edge.py": "the HTTP edge: whatever breaks, the client gets an answer that says nothing of it",

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -13,15 +14,18 @@ from stoker.core.ids import ProjectId, TaskId, WorkerId
 from stoker.core.task import AVAILABLE, INACTIVE, State
 from stoker.engine.swarm import LEASE_S, MOST_TRIES, Swarm
 from stoker.store import claim, journal
-from stoker.store.claim import End
+from stoker.store.continuation import Opened
 from stoker.store.database import Database
+from stoker.store.report import End
 from stoker.store.task import Draft
+from stoker.store.worker import Profile
 from tests.conftest import Databases
 from tests.engine.conftest import engine_with, eventually
 
 PROJECT = ProjectId(UUID(int=0xC0FFEE))
 ANN, BOB = WorkerId(UUID(int=0xA)), WorkerId(UUID(int=0xB))
 A, B, C = (TaskId(UUID(int=n)) for n in range(1, 4))
+W = Profile("w")
 
 
 class Now:
@@ -32,15 +36,15 @@ class Now:
         return self.at
 
 
-def draft(id: TaskId, state: State = AVAILABLE, max_retry_count: int = 1) -> Draft:
-    return Draft(id, PROJECT, state, command='"true"', max_retry_count=max_retry_count)
+def draft(id: TaskId, state: State = AVAILABLE, **fields: Any) -> Draft:
+    return Draft(id, PROJECT, state, command='"true"', **fields)
 
 
 @asynccontextmanager
 async def swarm_on(db: Database, clock: Now) -> AsyncIterator[Swarm]:
     swarm = Swarm(db, clock)
     for worker in (ANN, BOB):
-        await swarm.register(worker, PROJECT, "w")
+        await swarm.register(worker, PROJECT, W)
     await swarm.expire_once()
     yield swarm
 
@@ -67,8 +71,10 @@ async def claimed(swarm: Swarm, worker: WorkerId = ANN, number: int = 1) -> list
 async def test_an_end_that_is_reported_opens_what_waited_for_it(database: Databases) -> None:
     async with database() as db, swarm_on(db, Now()) as swarm:
         assert await swarm.create([draft(A), draft(B, INACTIVE)], [Edge(A, B)]) == 1
-        answer = await swarm.report(ANN, [End(one, 0) for one in await claimed(swarm)])
-        assert answer == (1, [])
+        told: list[Opened] = []
+        swarm.opened = told.append
+        assert await swarm.report(ANN, [End(one, 0) for one in await claimed(swarm)]) == []
+        assert [opened.count for opened in told] == [1]
         assert await states(db) == ["terminated", "available"]
 
 
@@ -85,7 +91,8 @@ async def test_the_task_of_a_lost_worker_moves_on_after_its_lease_and_its_late_r
         assert await passes(swarm, clock, LEASE_S / 2) == 1
         (second,) = await claimed(swarm, BOB)
         assert second.attempt == first.attempt + 1
-        assert (await swarm.report(ANN, [End(first, 0)])).refused == [(first, State.RUNNING)]
+        assert await swarm.report(ANN, [End(first, 0)]) == [(first, State.RUNNING)]
+        assert await swarm.give_back(ANN, [first]) == [(first, State.RUNNING)]
         assert (await swarm.heartbeat(ANN, [first], 1)).gone == [first]
         assert await states(db) == ["running"]
 
@@ -119,7 +126,7 @@ async def test_a_server_that_stays_finds_lost_workers_while_another_one_starts_a
 
 async def test_an_engine_expires_workers_by_itself(database: Databases) -> None:
     async with database() as db, engine_with(db, {}, lease_s=0.2, period_s=0.1) as engine:
-        await engine.swarm.register(ANN, PROJECT, "w")
+        await engine.swarm.register(ANN, PROJECT, W)
         await engine.swarm.create([draft(A)])
         await engine.swarm.claim(ANN, 1, 1)
 
@@ -144,11 +151,81 @@ async def test_a_bulk_act_has_one_entry_in_the_journal(database: Databases) -> N
 
 async def test_a_registration_said_twice_is_one_worker_and_another_project_cannot_have_it(database: Databases) -> None:
     async with database() as db, swarm_on(db, Now()) as swarm:
-        await swarm.register(ANN, PROJECT, "w")
+        await swarm.register(ANN, PROJECT, W)
         with pytest.raises(Conflict, match="another project"):
-            await swarm.register(ANN, ProjectId(UUID(int=5)), "w")
-        with pytest.raises(NotFound):
-            await swarm.claim(WorkerId(UUID(int=77)), 1, 1)
+            await swarm.register(ANN, ProjectId(UUID(int=5)), W)
+
+
+async def test_nothing_of_what_an_unknown_worker_says_is_done(database: Databases) -> None:
+    stranger = WorkerId(UUID(int=77))
+    async with database() as db, swarm_on(db, Now()) as swarm:
+        await swarm.create([draft(A)])
+        for act in (swarm.claim(stranger, 1, 1), swarm.report(stranger, []), swarm.heartbeat(stranger, [], 0)):
+            with pytest.raises(NotFound, match="Register it first"):
+                await act
+        assert await states(db) == ["available"]
+
+
+async def test_a_task_that_took_its_workers_down_is_held_until_somebody_lets_it_go(database: Databases) -> None:
+    clock = Now()
+    async with database() as db, swarm_on(db, clock) as swarm:
+        told: list[Opened] = []
+        await swarm.create([draft(A, max_retry_count=9, crash_limit=2)])
+        swarm.opened = told.append
+        for _ in range(2):
+            assert await claimed(swarm) != []
+            await passes(swarm, clock, LEASE_S)
+        assert [opened.count for opened in told] == [1], "the second time it cannot be claimed"
+        assert await states(db) == ["available"]
+        assert await claimed(swarm) == []
+        assert await swarm.let_go([A]) == 1
+        assert await swarm.let_go([A]) == 0
+        assert await claimed(swarm, BOB) == [Held(A, 3)]
+
+
+async def test_a_task_begins_when_its_time_has_come_and_ends_when_it_is_over(database: Databases) -> None:
+    clock = Now()
+    async with database() as db, swarm_on(db, clock) as swarm:
+        assert (await swarm.moments_once()).again_after_s is None
+        start, deadline = clock.at + 10, clock.at + 20
+        drafts = [draft(A, start_at=start, deadline_at=deadline), draft(B, deadline_at=deadline), draft(C, INACTIVE)]
+        assert await swarm.create(drafts, [Edge(A, C)]) == 1
+        assert [held.task for held in await claimed(swarm)] == [B]
+        assert (await swarm.moments_once()).again_after_s == 10
+        clock.at = start
+        assert (await swarm.moments_once()).did == 1
+        assert [held.task for held in await claimed(swarm)] == [A]
+        told: list[tuple[WorkerId, Held]] = []
+        swarm.cancelled = told.extend
+        assert (await swarm.moments_once()).again_after_s == 10
+        clock.at = deadline
+        assert (await swarm.moments_once()).did == 2
+        assert sorted(told) == [(ANN, Held(A, 1)), (ANN, Held(B, 1))]
+        assert await states(db) == ["pending_cancellation", "pending_cancellation", "inactive"]
+        assert (await swarm.moments_once()).again_after_s is None
+
+
+async def test_one_whose_deadline_passes_before_it_may_begin_is_cancelled_and_its_moment_does_not_come(
+    database: Databases,
+) -> None:
+    clock = Now()
+    async with database() as db, swarm_on(db, clock) as swarm:
+        await swarm.create([draft(A, start_at=clock.at + 20, deadline_at=clock.at + 10)])
+        clock.at += 10
+        assert (await swarm.moments_once()).did == 1
+        assert await states(db) == ["cancelled"]
+        assert (await swarm.moments_once()).again_after_s is None
+
+
+async def test_a_worker_that_left_holds_nothing_and_who_waits_is_told(database: Databases) -> None:
+    async with database() as db, swarm_on(db, Now()) as swarm:
+        await swarm.create([draft(A)])
+        await claimed(swarm)
+        told: list[Opened] = []
+        swarm.opened = told.append
+        assert await swarm.leave(ANN) == 1
+        assert [opened.count for opened in told] == [1]
+        assert await claimed(swarm, BOB) == [Held(A, 2)]
 
 
 @pytest.mark.parametrize("deadlocks", [1, MOST_TRIES])

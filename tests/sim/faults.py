@@ -21,6 +21,7 @@ FAULTS = frozenset(
         "machine never comes up", "provider is slow to destroy", "machine preempted", "orphan destroyed",
         "launch is impossible",
         # The swarm.
-        "worker killed", "worker frozen", "worker cut off", "claim answer lost", "report lost", "report doubled",
+        "worker killed", "killed worker removed by hand", "worker frozen", "worker cut off", "claim answer lost",
+        "report lost", "report doubled",
     }
 )  # fmt: skip

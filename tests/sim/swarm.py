@@ -4,15 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 import asyncpg
 
-from stoker.core.errors import StokerError, Unavailable, UserError
+from stoker.core.errors import NotFound, StokerError, Unavailable, UserError
 from stoker.core.graph import Edge
 from stoker.core.ids import ProjectId, TaskId, WorkerId
 from stoker.core.task import AVAILABLE, INACTIVE, OPEN_TO_EDGES, Outcome
+from stoker.engine import hint
 from stoker.engine.engine import Engine
-from stoker.engine.swarm import Swarm
+from stoker.engine.muster import PERIOD_S as MUSTER_PERIOD_S
 from stoker.store.database import Database
 from stoker.store.task import Draft
 from tests.sim.invariants import Violation
@@ -40,6 +42,7 @@ class Swarming:
         self.world = world
         self.mirror = Mirror(world)
         self.project = ProjectId(UUID(int=1))
+        self.doors: WeakKeyDictionary[Engine, Mirrored] = WeakKeyDictionary()
         self.workers: list[Worker] = []
         self.accepted: set[TaskId] = set()
         self.executions: dict[TaskId, list[Execution]] = {}
@@ -50,7 +53,9 @@ class Swarming:
         """A new life of a replica. If no other is there, each lease has a full new period."""
         if all(server.engine is None for server in self.world.servers):
             self.mirror.back_at = self.world.now()
-        engine.swarm = Mirrored(self.mirror, database, self.world.clock, engine.swarm.lease_s, AWAY_AFTER_S)
+        swarm = Mirrored(self.mirror, database, self.world.clock, engine.swarm.lease_s, AWAY_AFTER_S)
+        self.doors[engine], engine.swarm, engine.muster = swarm, swarm, swarm.muster
+        engine.add_loop(hint.CLAIMS, swarm.muster.once, MUSTER_PERIOD_S)
 
     @property
     def over(self) -> bool:
@@ -58,7 +63,7 @@ class Swarming:
 
     # Requests.
 
-    async def call(self, act: Callable[[Swarm], Awaitable[T]]) -> T:
+    async def call(self, act: Callable[[Mirrored], Awaitable[T]]) -> T:
         """One request to whichever replica is there. `Unavailable`: no answer, and who knows what happened."""
         await self.world.pause(0.01, 0.3)
         living = [server for server in self.world.servers if server.engine is not None]
@@ -74,11 +79,11 @@ class Swarming:
             raise Unavailable("no answer") from None
 
     async def _serve(
-        self, server: "Server", act: Callable[[Swarm], Awaitable[T]], answered: "asyncio.Future[T]"
+        self, server: "Server", act: Callable[[Mirrored], Awaitable[T]], answered: "asyncio.Future[T]"
     ) -> None:
         assert server.engine is not None
         try:
-            answer = await act(server.engine.swarm)
+            answer = await act(self.doors[server.engine])
         except StokerError as error:
             if not answered.done():
                 answered.set_exception(error)
@@ -88,7 +93,7 @@ class Swarming:
             if not answered.done():
                 answered.set_result(answer)
 
-    async def ask(self, act: Callable[[Swarm], Awaitable[T]]) -> T:
+    async def ask(self, act: Callable[[Mirrored], Awaitable[T]]) -> T:
         """Said again until it is answered."""
         while True:
             try:
@@ -96,11 +101,11 @@ class Swarming:
             except Unavailable:
                 await self.world.pause(1.0, 5.0)
 
-    async def told(self, act: Callable[[Swarm], Awaitable[object]]) -> None:
+    async def told(self, act: Callable[[Mirrored], Awaitable[object]]) -> None:
         """A message whose answer nobody waits for."""
         try:
             await self.call(act)
-        except Unavailable:
+        except (Unavailable, NotFound):
             return
 
     # Who runs what.
@@ -151,6 +156,8 @@ class Swarming:
                 case "kill":
                     world.count("worker killed")
                     worker.kill()
+                    if world.chance("killed worker removed by hand", 0.4):
+                        world.background(self._remove(worker.id))
                 case "freeze":
                     world.count("worker frozen")
                     worker.frozen_until = world.now() + dice.choice((20.0, 85.0, 100.0, 160.0))
@@ -160,6 +167,11 @@ class Swarming:
                 case "drain":
                     worker.draining = True
 
+    async def _remove(self, worker: WorkerId) -> None:
+        """Somebody knows that it is gone, and does not wait for its lease."""
+        await self.world.pause(0.5, 20.0)
+        await self.told(lambda swarm: swarm.leave(worker, lost=True))
+
     # People.
 
     async def live(self) -> None:
@@ -168,13 +180,14 @@ class Swarming:
         for _ in range(dice.randint(2, 3)):
             world.background(self.crew())
         world.background(self.trouble())
-        acts = [(self.cancel, 5), (self.link, 8), (self.unlink, 4), (self.open, 3)]
+        acts = [(self.cancel, 5), (self.link, 8), (self.unlink, 4), (self.open, 3), (self.let_go, 3)]
         while not self.over and world.violation is None:
             await world.pause(2.0, 25.0)
             if self.graphs < world.theme.graphs and (self.healed or dice.random() < 0.5):
                 await self.submit()
             elif self.healed:
                 await self.open()
+                await self.let_go()
             else:
                 await dice.choices([act for act, _ in acts], [weight for _, weight in acts])[0]()
 
@@ -198,6 +211,7 @@ class Swarming:
                 INACTIVE if id in targets or dice.random() < 0.2 else AVAILABLE,
                 command=None if dice.random() < 0.2 or (shape, place) == ("barrier", 3) else '"work"',
                 max_retry_count=dice.choice((1, 2, 3, 3)),
+                crash_limit=dice.choice((1, 2, 5, 5, 5, 5)),
                 priority=dice.randint(0, 1),
             )
             for place, id in enumerate(ids)
@@ -243,10 +257,16 @@ class Swarming:
         if asleep:
             await self._wish(lambda swarm: swarm.make_available(asleep))
 
+    async def let_go(self) -> None:
+        """People look into what took workers down, and let it run again."""
+        held = [task.id for task in self.mirror.graph.tasks.values() if task.held]
+        if held:
+            await self._wish(lambda swarm: swarm.let_go(held))
+
     def _some(self, *states: object) -> list[TaskId]:
         return [task.id for task in self.mirror.graph.tasks.values() if task.state in states]
 
-    async def _wish(self, act: Callable[[Swarm], Awaitable[object]]) -> bool:
+    async def _wish(self, act: Callable[[Mirrored], Awaitable[object]]) -> bool:
         """False: refused, because the graph went on or because it was carried out already."""
         try:
             await self.ask(act)

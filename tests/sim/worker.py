@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, TypeVar
 from stoker.core.errors import Unavailable
 from stoker.core.graph import Held
 from stoker.core.ids import WorkerId
-from stoker.engine.swarm import LEASE_S, Swarm
-from stoker.store.claim import End
+from stoker.engine.swarm import LEASE_S, Heard, Word
+from stoker.store.claim import Ask
+from stoker.store.report import End
+from stoker.store.worker import Profile
 
 if TYPE_CHECKING:
+    from tests.sim.mirror import Mirrored
     from tests.sim.swarm import Swarming
 
 T = TypeVar("T")
 SLOTS = 2
 AHEAD = 1
 """Tasks that it takes beyond its slots, so that it never waits for the server."""
+WAITS_S = (0.0, 3.0, 9.0)
+"""How long a claim may stand."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +84,7 @@ class Worker:
 
     async def _work(self) -> None:
         world = self.swarm.world
-        await self.swarm.ask(lambda swarm: swarm.register(self.id, self.swarm.project, self.name))
+        await self.swarm.ask(lambda swarm: swarm.register(self.id, self.swarm.project, Profile(self.name)))
         self.lease_until = world.now() + LEASE_S
         while not (self.swarm.over or self.draining) or self.holding:
             await world.pause(1.0, 5.0)
@@ -91,6 +96,8 @@ class Worker:
             if due and not self.draining and len(self.holding) < SLOTS + AHEAD:
                 await self._claim(SLOTS + AHEAD - len(self.holding))
         world.note(f"{self.name} leaves")
+        # Should nobody hear it, its lease ends by itself.
+        world.background(self.swarm.told(lambda swarm: swarm.leave(self.id)))
         self.leave()
 
     async def _beats(self) -> None:
@@ -106,7 +113,12 @@ class Worker:
             # In pieces, because healing ends it before its time.
             await self.swarm.world.pause(min(left_s, 5.0), min(left_s, 5.0))
 
-    async def _call(self, act: Callable[[Swarm], Awaitable[T]], lost: str = "") -> T:
+    async def _say(self, word: Word, wait_s: float = 0.0, lost: str = "") -> Heard:
+        heard = await self._call(lambda swarm: swarm.muster.say(word, wait_s), lost)
+        assert heard.known, "it has not left yet"
+        return heard
+
+    async def _call(self, act: "Callable[[Mirrored], Awaitable[T]]", lost: str = "") -> T:
         """Either way the worker does not know what happened; `lost` names the fault in which all did but the answer."""
         answer = None if self._cut() else await self.swarm.call(act)
         if answer is None or self._cut() or (lost and self.swarm.world.chance(lost, 0.1)):
@@ -153,10 +165,10 @@ class Worker:
         if world.chance("report doubled", 0.3):
             world.background(self._report_again(ends, world.dice.choice((1.0, 15.0, 40.0, 90.0))))
         try:
-            answer = await self._call(lambda swarm: swarm.report(self.id, ends))
+            heard = await self._say(Word(self.id, ends=ends))
         except Unavailable:
             return
-        for held, state in answer.refused:
+        for held, state in heard.refused:
             world.note(f"{self.name} reports {held.task.hex[-6:]}/{held.attempt} too late: it is {state}")
         for one in ended:
             self.holding.pop(one.held, None)
@@ -164,7 +176,7 @@ class Worker:
 
     async def _report_again(self, ends: Sequence[End], delay_s: float) -> None:
         await self.swarm.world.pause(delay_s / 2, delay_s)
-        await self.swarm.told(lambda swarm: swarm.report(self.id, ends))
+        await self.swarm.told(lambda swarm: swarm.muster.say(Word(self.id, ends=ends)))
 
     async def _give_back(self) -> None:
         unstarted = [
@@ -178,7 +190,7 @@ class Worker:
             one.returned = True
         held = [one.held for one in unstarted]
         try:
-            await self._call(lambda swarm: swarm.give_back(self.id, held))
+            await self._say(Word(self.id, unstarted=held))
         except Unavailable:
             return
         for one in unstarted:
@@ -189,15 +201,18 @@ class Worker:
         self.number += 1
         number, sent_at = self.number, world.now()
         try:
-            work = await self._call(lambda swarm: swarm.claim(self.id, n, number), lost="claim answer lost")
+            word = Word(self.id, ask=Ask.anything(self.id, number, n))
+            # Who holds something has other things to do than to wait.
+            wait_s = 0.0 if self.holding else world.dice.choice(WAITS_S)
+            heard = await self._say(word, wait_s, lost="claim answer lost")
         except Unavailable:
             # Given up: should the answer still come, it is not looked at, and the next heartbeat gives it back.
             self.settled = number
             return
-        self.holding |= {one.held: Execution(one.held, self.id) for one in work}
+        self.holding |= {one.held: Execution(one.held, self.id) for one in heard.works}
         self.settled = number
         self.lease_until = max(self.lease_until, sent_at + LEASE_S)
-        if not work:
+        if not heard.works:
             self._claim_at = world.now() + world.dice.uniform(15.0, 40.0)
 
     async def _beat(self) -> None:

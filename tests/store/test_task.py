@@ -12,16 +12,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stoker.core.errors import Conflict, NotFound, UserError
+from stoker.core.fit import Asker, Room
 from stoker.core.graph import Edge, Held
 from stoker.core.ids import ProjectId, TaskId, WorkerId
 from stoker.core.machine import Machine, Row
 from stoker.core.task import AVAILABLE, ENDED, INACTIVE, OPEN_TO_EDGES, PENDING_CANCELLATION, RUNNING, TASK, Task
-from stoker.store import claim, continuation, task
-from stoker.store.claim import End
+from stoker.store import continuation, report, task, task_kind, worker
 from stoker.store.database import Database
+from stoker.store.report import End
 from tests.store.task_model import (
     ANN,
     BOB,
+    KEYS,
+    KINDS,
     LEASE_S,
     NOW,
     PROJECT,
@@ -96,26 +99,37 @@ class History:
                 self.twins.now,
                 has_command=self.random.random() < 0.75,
                 priority=self.random.randint(0, 1),
-                max_retry_count=self.random.randint(0, 2),
+                max_retry_count=self.random.choice([0, 1, 2, 2, 4]),
+                crash_limit=self.random.choice([1, 2, 2, 5]),
             )
             for id in ids
         ]
-        await self.twins.create(tasks, edges)
+        await self.twins.create(tasks, edges, {id: self.random.choice(list(KINDS)) for id in ids})
 
     async def claim(self) -> None:
-        await self.twins.claim(self.random.choice(WORKERS), self.random.randint(1, 4))
+        """Of one worker or of several at once, in the order in which they came."""
+        workers = self.random.sample(WORKERS, self.random.choice([1, 1, 2, 3]))
+        await self.twins.claim({worker: self.asker() for worker in workers})
+
+    def asker(self) -> Asker:
+        total = Room({"cpus": self.random.randint(1, 4), "memory": 200}, (1.0,) * self.random.randint(0, 2))
+        free = self.random.choice([total, Room({"cpus": 1, "memory": 100}, (0.5,) * len(total.gpus)), Room()])
+        return Asker(total, free, self.random.randint(1, 4), self.random.choice([0, 0, 1, 2]))
 
     async def report(self) -> None:
-        worker, held = self.held()
+        """Of one worker or of two, who may say it twice."""
         pending = {one.id for one in self.twins.graph.tasks.values() if one.state is PENDING_CANCELLATION}
-        ends = [
-            End(one, self.random.choice([0, 0, 1, None]), self.random.random() < (0.5 if one.task in pending else 0.1))
-            for one in held
-        ]
-        await self.twins.report(worker, ends)
+        said = []
+        for _ in range(self.random.randint(1, 2)):
+            worker, held = self.held()
+            for one in held:
+                stopped = self.random.random() < (0.5 if one.task in pending else 0.1)
+                said.append((worker, End(one, self.random.choice([0, 0, 1, None]), stopped)))
+        await self.twins.report(said)
 
     async def give_back(self) -> None:
-        await self.twins.give_back(*self.held())
+        worker, held = self.held()
+        await self.twins.give_back([(worker, one) for one in held])
 
     async def heartbeat(self) -> None:
         worker, held = self.held()
@@ -123,6 +137,18 @@ class History:
 
     async def expire(self) -> None:
         await self.twins.expire()
+
+    async def lose_all(self) -> None:
+        """Nobody was heard for a while: how tasks come to their limit of crashes."""
+        self.twins.now += LEASE_S
+        await self.twins.expire()
+
+    async def let_go(self) -> None:
+        held = [id for id, one in self.twins.graph.tasks.items() if one.held]
+        await self.twins.let_go(held[:2] + self.some(1))
+
+    async def fold(self) -> None:
+        await self.twins.fold()
 
     async def cancel(self) -> None:
         running = [one.id for one in self.twins.graph.tasks.values() if one.state is RUNNING]
@@ -144,11 +170,12 @@ class History:
 
 
 OFTEN = ["create", "claim", "claim", "report", "report", "link", "cancel"]
-ACTS = [*OFTEN, *OFTEN, "create", "unlink", "make_available", "give_back", "heartbeat", "expire"]
+SELDOM = ["create", "unlink", "make_available", "give_back", "heartbeat", "expire", "lose_all", "let_go", "fold"]
+ACTS = [*OFTEN, *OFTEN, *SELDOM]
 
 
 def test_the_sql_does_what_the_table_says(database: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random histories through both; states, counts, edges and executions are the same after each act."""
+    """Random histories through both; states, counts, edges, executions and figures are the same after each act."""
     visited: set[Row | None] = set()
 
     def recorded(machine: Machine[Task], *args: Any) -> Any:
@@ -165,6 +192,7 @@ def test_the_sql_does_what_the_table_says(database: Databases, monkeypatch: pyte
             await transaction.start()
             try:
                 twins = Twins(conn)
+                await task_kind.set_keys(conn, PROJECT, KEYS)
                 for worker in WORKERS:
                     await twins.register(worker)
                 history = History(twins, salt)
@@ -200,19 +228,19 @@ async def test_a_late_update_is_refused_with_the_current_state(database: Databas
     async with swarm(database, [draft(1, max_retry_count=3)]) as db:
         (held,) = await claim_all(db, ANN)
         async with db.transaction() as tx:
-            await claim.expire(tx, NOW + LEASE_S)
+            await worker.expire(tx, NOW + LEASE_S)
         await claim_all(db, BOB)
-        assert (await end(db, ANN, [held])).refused == [(held, RUNNING)]
+        assert (await end(db, ANN, [held])).refused == {(ANN, held): RUNNING}
         async with db.transaction() as tx:
-            assert (await claim.heartbeat(tx, ANN, [held], LEASE_S, NOW)).gone == [held]
+            assert (await worker.heartbeat(tx, ANN, [held], LEASE_S, NOW)).gone == [held]
 
 
 async def test_a_late_worker_that_was_not_given_up_keeps_its_tasks(database: Databases) -> None:
     async with swarm(database, [draft(1)]) as db:
         held = await claim_all(db, ANN)
         async with db.transaction() as tx:
-            await claim.heartbeat(tx, ANN, held, LEASE_S, NOW + 2 * LEASE_S)
-            await claim.expire(tx, NOW + 2 * LEASE_S)
+            await worker.heartbeat(tx, ANN, held, LEASE_S, NOW + 2 * LEASE_S)
+            await worker.expire(tx, NOW + 2 * LEASE_S)
         assert await states(db) == {1: "running"}
 
 
@@ -264,10 +292,12 @@ async def test_a_chain_of_barriers_opens_to_its_end(database: Databases) -> None
 async def test_a_repeated_give_back_does_not_take_the_next_attempt_away(database: Databases) -> None:
     """The answer to a give-back is lost, the worker claims the task again, and the repeated message arrives."""
     async with swarm(database, [draft(1)]) as db:
-        first = await claim_all(db)
+        (first,) = await claim_all(db)
         async with db.transaction() as tx:
-            assert await claim.give_back(tx, ANN, first, NOW) == (1, [])
+            back = await report.give_back(tx, [(ANN, first)], NOW)
+            assert (back.available, back.refused) == (1, {})
         await claim_all(db)
         async with db.transaction() as tx:
-            assert await claim.give_back(tx, ANN, first, NOW) == (0, [(first[0], RUNNING)])
+            back = await report.give_back(tx, [(ANN, first)], NOW)
+            assert (back.available, back.refused) == (0, {(ANN, first): RUNNING})
         assert await states(db) == {1: "running"}

@@ -11,10 +11,24 @@ from stoker.core.errors import UserError
 from stoker.core.graph import Edge
 from stoker.core.ids import WorkerId
 from stoker.core.task import AVAILABLE, INACTIVE
-from stoker.store import claim, continuation, task
-from stoker.store.claim import End
+from stoker.store import continuation, report, task, worker
+from stoker.store.claim import Ask
 from stoker.store.database import Database
-from tests.store.task_model import ANN, LEASE_S, NOW, WORKERS, Databases, claim_all, draft, end, states, swarm, task_id
+from stoker.store.report import End
+from tests.store.task_model import (
+    ANN,
+    LEASE_S,
+    NOW,
+    WORKERS,
+    Databases,
+    claim_all,
+    claimed,
+    draft,
+    end,
+    states,
+    swarm,
+    task_id,
+)
 
 MISCOUNTED = """
 SELECT t.id, t.pending_dependency_count FROM task t WHERE t.state = 'inactive' AND t.pending_dependency_count <> (
@@ -178,20 +192,21 @@ async def test_a_cancellation_that_meets_a_claim_leaves_what_waits_for_the_task_
                 return await task.cancel(tx, [task_id(1)], NOW)
 
         async with db.transaction() as tx:
-            (work,) = await claim.claim(tx, ANN, 1, LEASE_S, NOW)
+            ((held,),) = await claimed(tx, Ask.anything(ANN, 1, 1))
             cancelling = asyncio.create_task(cancel())
             await until_waiting(db, cancelling)
-        assert await cancelling == (0, [(ANN, work.held)])
+        assert await cancelling == (0, [(ANN, held)])
         assert await states(db) == {1: "pending_cancellation", 2: "inactive"}
         async with db.transaction() as tx:
-            await claim.report(tx, ANN, [End(work.held, None, stopped=True)], NOW)
+            await report.report(tx, [(ANN, End(held, None, stopped=True))], NOW)
         assert await states(db) == {1: "cancelled", 2: "cancelled"}
 
 
 async def test_a_worker_that_claims_is_not_lost_at_the_same_time(database: Databases) -> None:
     async with swarm(database, [draft(1)]) as db:
         async with db.transaction() as tx:
-            await claim.claim(tx, ANN, 1, LEASE_S, NOW + LEASE_S)
+            await worker.renew(tx, [ANN], LEASE_S, NOW + LEASE_S)
+            await claimed(tx, Ask.anything(ANN, 1, 1))
             async with db.transaction() as other:
-                await claim.expire(other, NOW + LEASE_S)
+                await worker.expire(other, NOW + LEASE_S)
         assert await states(db) == {1: "running"}

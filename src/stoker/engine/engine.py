@@ -17,14 +17,19 @@ from stoker.engine.draft import Answer
 from stoker.engine.errand import Errands, Performer
 from stoker.engine.fleet import Fleets
 from stoker.engine.loop import Counts, Loop, Once
+from stoker.engine.muster import PERIOD_S as MUSTER_PERIOD_S
+from stoker.engine.muster import Muster
 from stoker.engine.placement import Merchant, NoOffers, Placement
 from stoker.engine.replica import DEAD_AFTER_S, PERIOD_S, Replica
 from stoker.engine.retention import PERIOD_S as RETENTION_PERIOD_S
 from stoker.engine.retention import Retention
 from stoker.engine.schedule import Scheduler
 from stoker.engine.swarm import LEASE_S, Swarm
+from stoker.engine.tally import PERIOD_S as TALLIES_PERIOD_S
+from stoker.engine.tally import Tallies
 from stoker.engine.tell import Teller
 from stoker.engine.timer import Timer
+from stoker.store.continuation import Opened
 from stoker.store.database import Database
 
 STOP_S = 10.0
@@ -77,6 +82,8 @@ class Engine:
         self.fleets = Fleets(database, self.committer, self.clock, self.merchant, self.new_id, settings.period_s)
         away_after_s = max(settings.dead_after_s, 3 * settings.period_s)
         self.swarm = Swarm(database, self.clock, settings.lease_s, away_after_s)
+        self.muster = Muster(self.swarm)
+        self.swarm.opened = self._opened
         self._timer = Timer(database, self.clock, self.committer, self.replica.presence)
         scheduler = Scheduler(self.committer, self.clock, settings.max_launching, settings.max_alive)
         self.loops: dict[str, Loop] = {}
@@ -87,6 +94,9 @@ class Engine:
         self.add_loop(hint.FLEETS, self.fleets.once, settings.period_s)
         self.add_loop(hint.MANAGED, scheduler.once, settings.period_s)
         self.add_loop("swarm", lambda: self.swarm.expire_once(), settings.period_s)
+        self.add_loop(hint.MOMENTS, lambda: self.swarm.moments_once(), settings.period_s)
+        self.add_loop(hint.CLAIMS, self.muster.once, MUSTER_PERIOD_S)
+        self.add_loop("tallies", Tallies(database, self.clock).once, TALLIES_PERIOD_S)
         self.add_loop("retention", Retention(database, self.clock).once, RETENTION_PERIOD_S)
         self._speaker = hint.Speaker(database, lambda: self.replica.epoch, self._heard)
         self._tasks: list[asyncio.Task[None]] = []
@@ -117,6 +127,7 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.muster.close()
         await self.errands.close(STOP_S)
         await self.committer.close()
         await self.replica.leave()
@@ -133,6 +144,11 @@ class Engine:
         for name in names:
             self.wake(name)
         self._speaker.say(names)
+
+    def _opened(self, opened: Opened) -> None:
+        """Swarm tasks became available: whoever waits for such, here and elsewhere, has something to do."""
+        self.muster.heard(opened)
+        self._speaker.say([hint.CLAIMS])
 
     def _heard(self) -> bool:
         return self._settings.listens and self.replica.others > 0

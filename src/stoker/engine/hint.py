@@ -15,6 +15,8 @@ from stoker.store.database import Database
 CHANNEL = "stoker"
 _OPENING = JOB_FINISHED | {J.SUBMITTED}
 PLACEMENT, MANAGED, ERRANDS, RUNS, FLEETS = "placement", "managed", "errands", "runs", "fleets"
+CLAIMS, CANCELS, MOMENTS = "claims", "cancels", "moments"
+"""Of the swarm: tasks became available; some that run were cancelled; one has a deadline or begins later."""
 
 log = structlog.get_logger()
 
@@ -83,7 +85,7 @@ class Listener:
             connection.add_termination_listener(lambda _: ended.set())
             await connection.add_listener(CHANNEL, self._heard)
             # What was said while nobody listened, and what an interrupted commit left behind, is looked for now.
-            for name in (PLACEMENT, MANAGED, ERRANDS, FLEETS):
+            for name in (PLACEMENT, MANAGED, ERRANDS, FLEETS, CLAIMS, CANCELS, MOMENTS):
                 self._wake(name)
             await ended.wait()
         finally:

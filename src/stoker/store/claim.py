@@ -1,120 +1,68 @@
-"""What workers do: they claim swarm tasks, report on them, give them back, and vanish.
-
-All of it runs inside the caller's transaction. Locks: the worker's row first, then tasks in the order of
-their ids; a claim never waits for a task. A worker lists in its heartbeats what it holds until the report of
-its end was answered, and says the number of its last claim that was answered or given up: a claim it does
-not know of yet is none of that heartbeat's business.
+"""How swarm tasks are handed out: candidates of the kinds that fit are locked, the plan of `core/fit.py` divides them
+among the workers that ask, and those are theirs. All of it runs inside the caller's transaction, and a claim never
+waits for a task that somebody else holds.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from stoker.core.errors import Conflict, NotFound
+from stoker.core.fit import Amounts, Asker, Candidate, Kind, Room, plan_claims
 from stoker.core.graph import Held
 from stoker.core.ids import ProjectId, TaskId, WorkerId
 from stoker.core.task import State
-from stoker.store.continuation import PLAN_AFRESH, REACH, cancel_continuations, lock, release_continuations
-from stoker.store.database import Connection, Record
+from stoker.store import task_kind
+from stoker.store.database import Connection
+from stoker.store.task_kind import Stored
 
-WORKERS_EXPIRED_AT_ONCE: Final = 100
+MOST_CANDIDATES: Final = 4_000
+"""Of one kind, in one round."""
+MOST_SPANS: Final = 8
+"""Of one kind, in one round: how many different times left are looked at by themselves."""
 
-REGISTER: Final = """
-INSERT INTO worker (id, project_id, name, created_at, seen_at, lease_until) VALUES ($1, $2, $3, $4, $4, $5)
-ON CONFLICT (id) DO UPDATE SET seen_at = $4, lease_until = $5, lost_at = NULL
-WHERE worker.project_id = EXCLUDED.project_id
-"""
-
-RENEW: Final = """
-UPDATE worker SET seen_at = $2, lease_until = $3, lost_at = NULL WHERE id = $1 RETURNING project_id
-"""
-
-CLAIM: Final = """
-WITH picked AS (
-    SELECT id FROM task WHERE state = 'available' AND project_id = $2
+# Of each kind its most urgent ones, by the index.
+CANDIDATES: Final = """
+SELECT t.id, t.kind_id, t.entered_at FROM unnest($2::integer[]) AS wanted (kind_id) CROSS JOIN LATERAL (
+    SELECT id, kind_id, priority, entered_at FROM task
+    WHERE project_id = $1 AND kind_id = wanted.kind_id AND state = 'available' AND hold IS NULL
     ORDER BY priority DESC, id LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED
-), claimed AS (
-    UPDATE task t SET state = 'running', entered_at = $4, worker_id = $1, claim = $5,
+) t
+ORDER BY t.priority DESC, t.id
+"""
+
+# The same where workers have little time left: of each kind also the most urgent ones that last no longer.
+SHORT_CANDIDATES: Final = """
+SELECT t.id, t.kind_id, t.entered_at, t.lasts_s
+FROM unnest($2::integer[], $4::float8[]) AS wanted (kind_id, at_most_s) CROSS JOIN LATERAL (
+    SELECT o.id, o.kind_id, o.priority, o.entered_at, coalesce(s.estimated_runtime, 0) AS lasts_s
+    FROM task o JOIN task_spec s ON s.task_id = o.id
+    WHERE o.project_id = $1 AND o.kind_id = wanted.kind_id AND o.state = 'available' AND o.hold IS NULL
+      AND (s.estimated_runtime <= at_most_s) IS NOT FALSE
+    ORDER BY o.priority DESC, o.id LIMIT $3 FOR NO KEY UPDATE OF o SKIP LOCKED
+) t
+ORDER BY t.priority DESC, t.id
+"""
+
+TAKE: Final = """
+WITH taken AS (
+    UPDATE task t SET state = 'running', entered_at = $1, worker_id = given.worker_id, claim = given.claim,
                       attempt = attempt + 1, retry_count = retry_count + 1
-    FROM picked WHERE t.id = picked.id
-    RETURNING t.id, t.attempt, t.priority
+    FROM unnest($2::uuid[], $3::uuid[], $4::integer[], $5::float8[]) AS given (id, worker_id, claim, waited_s)
+    WHERE t.id = given.id AND t.state = 'available'
+    RETURNING t.id, t.attempt, t.worker_id, t.scopes, t.retry_count, given.waited_s
 ), recorded AS (
-    INSERT INTO execution (task_id, attempt, worker_id, claimed_at) SELECT id, attempt, $1, $4 FROM claimed
+    INSERT INTO execution (task_id, attempt, worker_id, claimed_at) SELECT id, attempt, worker_id, $1 FROM taken
+), measured AS (
+    INSERT INTO task_delta (scope, measure, bucket, n, total)
+    SELECT scope, measure, bucket, count(*), sum(value)
+    FROM taken CROSS JOIN LATERAL unnest(scopes) AS scope CROSS JOIN LATERAL (VALUES
+        (2, task_bucket(waited_s), waited_s), (8, CASE WHEN retry_count > 1 THEN 0 END, 0)
+    ) AS figure (measure, bucket, value)
+    WHERE bucket IS NOT NULL GROUP BY 1, 2, 3
 )
-SELECT c.id, c.attempt, s.name, s.command, s.requested_resources, s.estimated_runtime, s.max_termination_time, s.detail
-FROM claimed c JOIN task_spec s ON s.task_id = c.id
-ORDER BY c.priority DESC, c.id
-"""
-
-END: Final = """
-WITH told AS (
-    SELECT * FROM unnest($3::uuid[], $4::integer[], $5::integer[], $6::boolean[], $7::float8[], $8::float8[])
-        AS told (task_id, attempt, exit_status, stopped, time_started, time_terminated)
-), ended AS (
-    UPDATE task t SET
-        state = CASE
-            WHEN told.stopped THEN 'cancelled'
-            WHEN told.exit_status = 0 OR t.state = 'pending_cancellation' OR t.retry_count >= t.max_retry_count
-                THEN 'terminated'
-            ELSE 'available'
-        END,
-        entered_at = $1, worker_id = NULL
-    FROM told
-    WHERE t.id = told.task_id AND t.worker_id = $2 AND t.attempt = told.attempt
-      AND (t.state = 'pending_cancellation' OR NOT told.stopped)
-    RETURNING t.id, t.state, told.*
-), closed AS (
-    UPDATE execution x SET
-        time_started = coalesce(e.time_started, x.time_started), time_terminated = coalesce(e.time_terminated, $1),
-        exit_status = e.exit_status, outcome = CASE WHEN e.stopped THEN 'cancelled' ELSE 'ended' END
-    FROM ended e WHERE x.task_id = e.id AND x.attempt = e.attempt
-)
-SELECT id, state, attempt, coalesce(exit_status = 0 AND NOT stopped, false) AS succeeded FROM ended
-"""
-
-GIVE_BACK: Final = """
-WITH back AS (
-    UPDATE task t SET
-        state = CASE t.state WHEN 'running' THEN 'available' ELSE 'cancelled' END,
-        entered_at = $1, worker_id = NULL, retry_count = retry_count - 1
-    FROM unnest($3::uuid[], $4::integer[]) AS unstarted (task_id, attempt)
-    WHERE t.id = unstarted.task_id AND t.worker_id = $2 AND t.attempt = unstarted.attempt
-    RETURNING t.id, t.state, t.attempt
-), dropped AS (
-    DELETE FROM execution x USING back WHERE x.task_id = back.id AND x.attempt = back.attempt
-)
-SELECT id, state, attempt, false AS succeeded FROM back
-"""
-
-LOSE: Final = """
-WITH lost AS (
-    UPDATE task SET
-        state = CASE
-            WHEN state = 'pending_cancellation' THEN 'cancelled'
-            WHEN retry_count < max_retry_count THEN 'available'
-            ELSE 'terminated'
-        END,
-        entered_at = $1, worker_id = NULL, crash_count = crash_count + 1
-    WHERE worker_id = ANY($2::uuid[])
-    RETURNING id, state, attempt
-), closed AS (
-    UPDATE execution x SET time_terminated = $1, outcome = 'lost'
-    FROM lost WHERE x.task_id = lost.id AND x.attempt = lost.attempt
-)
-SELECT id, state, attempt, false AS succeeded FROM lost
-"""
-
-HELD_BY: Final = "SELECT id, attempt, state, claim FROM task WHERE worker_id = ANY($1::uuid[])"
-
-STATES_OF: Final = "SELECT id, state FROM task WHERE id = ANY($1::uuid[])"
-
-NEXT_LEASE_END: Final = "SELECT min(lease_until) FROM worker WHERE lost_at IS NULL"
-
-EXPIRE_WORKERS: Final = """
-UPDATE worker SET lost_at = $1 WHERE id IN (
-    SELECT id FROM worker WHERE lost_at IS NULL AND lease_until <= $1
-    ORDER BY id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
-)
-RETURNING id
+SELECT t.id, t.attempt, s.name, s.command, s.requested_resources, s.estimated_runtime, s.max_termination_time, s.detail
+FROM taken t JOIN task_spec s ON s.task_id = t.id
 """
 
 
@@ -129,145 +77,142 @@ class Work(NamedTuple):
     max_termination_time: float
     detail: str
 
-
-class End(NamedTuple):
-    """How an attempt ended. `stopped`: by its worker, because it was asked to; else the process ended by itself."""
-
-    held: Held
-    exit_status: int | None
-    stopped: bool = False
-    time_started: float | None = None
-    time_terminated: float | None = None
-
-
-class Answer(NamedTuple):
-    available: int
-    """How many tasks can be claimed because of this: the size of the hint for waiting claimers."""
-    refused: list[tuple[Held, State | None]]
-    """News of what is not the worker's any more, with the state the task is in now; None: there is no such task."""
-
-
-class Expired(NamedTuple):
-    workers: int
-    available: int
-
-
-class Beat(NamedTuple):
-    available: int
-    gone: list[Held]
-    """Listed by the worker, but not its own any more: it stops them and says nothing."""
-    unwanted: list[Held]
-    """Cancelled while it runs them: it stops them and reports."""
-
-
-async def register(
-    conn: Connection, worker: WorkerId, project: ProjectId, name: str, lease_s: float, now: float
-) -> None:
-    """A worker that starts again takes a new id: what its predecessor held was started, and is lost, not given back.
-
-    Said twice, because the answer was lost, it is one worker.
-    """
-    if await conn.execute(REGISTER, worker, project, name, now, now + lease_s) == "INSERT 0 0":
-        raise Conflict(f"Worker {worker} belongs to another project.", hint="Take a new id.")
-
-
-async def claim(conn: Connection, worker: WorkerId, n: int, lease_s: float, now: float, number: int = 0) -> list[Work]:
-    """Up to `n` available tasks of the worker's project, highest priority first, then lowest id."""
-    project = await _renew(conn, worker, lease_s, now)
-    await conn.execute(PLAN_AFRESH)
-    rows = await conn.fetch(CLAIM, worker, project, n, now, number)
-    return [Work(Held(row[0], row[1]), *row[2:]) for row in rows]
-
-
-async def report(conn: Connection, worker: WorkerId, ends: Iterable[End], now: float) -> Answer:
-    """Many ends in one call. Each counts only while the task is in this worker's hands, in this attempt."""
-    first: dict[Held, End] = {}
-    for end in ends:
-        first.setdefault(end.held, end)
-    news = list(first.values())
-    # Whether a failure is final is known under the lock only, so what it might reach is locked with it.
-    deep = [end.stopped or end.exit_status != 0 for end in news]
-    await lock(conn, (), REACH, [end.held.task for end in news], deep, until_closed=any(deep))
-    ended = await conn.fetch(
-        END,
-        now,
-        worker,
-        [end.held.task for end in news],
-        [end.held.attempt for end in news],
-        [end.exit_status for end in news],
-        [end.stopped for end in news],
-        [end.time_started for end in news],
-        [end.time_terminated for end in news],
-    )
-    return Answer(await _follow(conn, ended, now), await _refused(conn, [end.held for end in news], ended))
-
-
-async def give_back(conn: Connection, worker: WorkerId, unstarted: Collection[Held], now: float) -> Answer:
-    """The worker never started these: they leave no record and cost no attempt."""
-    ids = [held.task for held in unstarted]
-    # One whose cancellation is pending ends here, and takes its descendants with it.
-    await lock(conn, (), REACH, ids, [True] * len(ids), until_closed=True)
-    back = await conn.fetch(GIVE_BACK, now, worker, ids, [held.attempt for held in unstarted])
-    return Answer(await _follow(conn, back, now), await _refused(conn, unstarted, back))
-
-
-async def heartbeat(
-    conn: Connection, worker: WorkerId, listed: Collection[Held], lease_s: float, now: float, number: int = 0
-) -> Beat:
-    """Renews the lease. What came with claims up to `number` and is not listed goes back: that answer was lost."""
-    await _renew(conn, worker, lease_s, now)
-    await conn.execute(PLAN_AFRESH)
-    rows = await conn.fetch(HELD_BY, [worker])
-    held = {Held(row["id"], row["attempt"]): row for row in rows}
-    listed = set(listed)
-    unstarted = [one for one, row in held.items() if one not in listed and row["claim"] <= number]
-    answer = await give_back(conn, worker, unstarted, now) if unstarted else Answer(0, [])
-    unwanted = [one for one, row in held.items() if one in listed and row["state"] == "pending_cancellation"]
-    return Beat(answer.available, sorted(listed - held.keys()), unwanted)
-
-
-async def next_lease_end(conn: Connection) -> float | None:
-    """When the first of the leases that are not over yet ends; None: nobody has one."""
-    moment: float | None = await conn.fetchval(NEXT_LEASE_END)
-    return moment
-
-
-async def expire(conn: Connection, now: float) -> Expired:
-    """Workers whose lease is over lose what they hold. At most `WORKERS_EXPIRED_AT_ONCE` in one call."""
-    await conn.execute(PLAN_AFRESH)
-    workers = [row["id"] for row in await conn.fetch(EXPIRE_WORKERS, now, WORKERS_EXPIRED_AT_ONCE)]
-    if not workers:
-        return Expired(0, 0)
-    ids = [row["id"] for row in await conn.fetch(HELD_BY, workers)]
-    await lock(conn, (), REACH, ids, [True] * len(ids), until_closed=True)
-    return Expired(len(workers), await _follow(conn, await conn.fetch(LOSE, now, workers), now))
-
-
-async def _renew(conn: Connection, worker: WorkerId, lease_s: float, now: float) -> ProjectId:
-    project: ProjectId | None = await conn.fetchval(RENEW, worker, now, now + lease_s)
-    if project is None:
-        raise NotFound(
-            f"There is no worker {worker}.", hint="Register it first; a worker that starts again is a new one."
+    def to_json(self) -> str:
+        """As `wire.worker.Work` reads it."""
+        return (
+            f'{{"id":"{self.held.task}","attempt":{self.held.attempt},"name":{json.dumps(self.name)},'
+            f'"command":{self.command},"requested_resources":{self.requested_resources},'
+            f'"estimated_runtime":{"null" if self.estimated_runtime is None else self.estimated_runtime},'
+            f'"max_termination_time":{self.max_termination_time},"detail":{self.detail}}}'
         )
-    return project
 
 
-async def _follow(conn: Connection, left: Sequence[Record], now: float) -> int:
-    """What left a worker's hands releases its continuations, cancels them, or is available again."""
-    succeeded: list[TaskId] = [row["id"] for row in left if row["succeeded"]]
-    failed: list[TaskId] = [row["id"] for row in left if not row["succeeded"] and row["state"] != "available"]
-    available = len(left) - len(succeeded) - len(failed)
-    available += await release_continuations(conn, succeeded, now)
-    await cancel_continuations(conn, failed, now)
-    return available
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A worker's claim: `number` is its own, one higher each time."""
+
+    worker: WorkerId
+    number: int
+    asker: Asker
+    time_left_s: float | None = None
+
+    @staticmethod
+    def anything(worker: WorkerId, number: int, most: int) -> "Ask":
+        """Whoever says nothing of what it has takes whatever there is."""
+        return Ask(worker, number, Asker(ENDLESS, ENDLESS, most))
 
 
-async def _refused(
-    conn: Connection, news: Collection[Held], accepted: Sequence[Record]
-) -> list[tuple[Held, State | None]]:
-    if len(accepted) == len(news):
-        return []
-    done = {Held(row["id"], row["attempt"]) for row in accepted}
-    late = [held for held in news if held not in done]
-    states = {row["id"]: State(row["state"]) for row in await conn.fetch(STATES_OF, [held.task for held in late])}
-    return [(held, states.get(held.task)) for held in late]
+class _Endless(Room):
+    def fits(self, wanted: Amounts) -> bool:
+        return True
+
+    def without(self, wanted: Amounts) -> Room:
+        return self
+
+
+ENDLESS: Final = _Endless()
+
+
+class Found(NamedTuple):
+    works: list[list[Work]]
+    """For each who asked, in the order in which they are to be begun."""
+    empty: frozenset[int]
+    """Kinds of which nothing is left that could be handed out."""
+
+
+async def claim(
+    conn: Connection, project: ProjectId, asks: Sequence[Ask], kinds: Mapping[int, Stored], now: float
+) -> Found:
+    """Hands out what there is of these kinds. The workers are known and their leases renewed."""
+    spans = {id: found for id, stored in kinds.items() if (found := _spans(asks, stored))}
+    most = min(MOST_CANDIDATES, sum(ask.asker.most for ask in asks))
+    if not spans or not most:
+        return Found([[] for _ in asks], frozenset())
+    candidates = await _candidates(conn, project, spans, kinds, most, now)
+    seen = {one.kind for one in candidates}
+    empty = frozenset(id for id, found in spans.items() if None in found and id not in seen)
+    fitting = {id: kinds[id].kind for id in spans}
+    left = await _left(conn, project, {id: fitting[id] for id in seen})
+    askers = [replace(ask.asker, time_left_s=ask.time_left_s) for ask in asks]
+    plan = plan_claims(askers, candidates, fitting, left)
+    return Found(await _take(conn, asks, plan, now), empty)
+
+
+def _spans(asks: Sequence[Ask], stored: Stored) -> list[float | None]:
+    """How long what is offered of this kind may last; None: as long as it likes. Empty: it is for none of them.
+
+    Only who has less time left than some tasks of the kind need must have them looked at one by one.
+    """
+    times = [ask.time_left_s for ask in asks if _could(ask, stored)]
+    close = sorted({left for left in times if left is not None and left < 2 * stored.at_least_s})
+    anything = any(left is None or left >= 2 * stored.at_least_s for left in times)
+    return [*([None] if anything else []), *close[:: max(1, -(-len(close) // MOST_SPANS))]]
+
+
+def _could(ask: Ask, stored: Stored) -> bool:
+    in_time = ask.time_left_s is None or stored.at_least_s <= ask.time_left_s
+    return in_time and ask.asker.could(stored.kind)
+
+
+async def _candidates(
+    conn: Connection,
+    project: ProjectId,
+    spans: Mapping[int, Sequence[float | None]],
+    kinds: Mapping[int, Stored],
+    most: int,
+    now: float,
+) -> list[Candidate]:
+    if all(found == [None] for found in spans.values()):
+        rows = await conn.fetch(CANDIDATES, project, list(spans), most)
+        # Whoever takes of this kind has time for the longest of it.
+        return [Candidate(id, kind, now - entered, 2 * kinds[kind].at_least_s) for id, kind, entered in rows]
+    looks = [(id, at_most_s) for id, found in spans.items() for at_most_s in found]
+    rows = await conn.fetch(
+        SHORT_CANDIDATES, project, [id for id, _ in looks], most, [at_most_s for _, at_most_s in looks]
+    )
+    return list({row[0]: Candidate(row[0], row[1], now - row[2], row[3]) for row in rows}.values())
+
+
+async def _left(conn: Connection, project: ProjectId, kinds: Mapping[int, Kind]) -> dict[str, int]:
+    keys: Collection[str] = {kind.key for kind in kinds.values() if kind.key is not None}
+    return await task_kind.keys_left(conn, project, keys) if keys else {}
+
+
+async def _take(
+    conn: Connection, asks: Sequence[Ask], plan: Sequence[Sequence[Candidate]], now: float
+) -> list[list[Work]]:
+    given = [(one, ask) for ask, some in zip(asks, plan, strict=True) for one in some]
+    if not given:
+        return [[] for _ in asks]
+    rows = await conn.fetch(
+        TAKE,
+        now,
+        [one.task for one, _ in given],
+        [ask.worker for _, ask in given],
+        [ask.number for _, ask in given],
+        [max(0.0, one.waited_s) for one, _ in given],
+    )
+    works = {row[0]: Work(Held(row[0], row[1]), *row[2:]) for row in rows}
+    return [[works[one.task] for one in some if one.task in works] for some in plan]
+
+
+ONE: Final = """
+SELECT state, hold, has_command, kind_id, keyed, entered_at FROM task WHERE id = $1 AND project_id = $2
+FOR NO KEY UPDATE
+"""
+
+
+async def take_one(
+    conn: Connection, project: ProjectId, worker: WorkerId, id: TaskId, kinds: Mapping[int, Stored], now: float
+) -> Work | State | None:
+    """The task that a worker has chosen itself; the state it is in where somebody was first; None: there is no such."""
+    row = await conn.fetchrow(ONE, id, project)
+    if row is None:
+        return None
+    key = kinds[row["kind_id"]].kind.key if row["keyed"] else None
+    busy = key is not None and (await task_kind.keys_left(conn, project, [key])).get(key, 0) <= 0
+    if row["state"] != "available" or row["hold"] is not None or busy:
+        return State(row["state"])
+    plan = [[Candidate(id, row["kind_id"], now - row["entered_at"])]]
+    ((work,),) = await _take(conn, [Ask.anything(worker, 0, 1)], plan, now)
+    return work

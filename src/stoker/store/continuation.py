@@ -12,7 +12,9 @@ as source take turns (`GRAPH_LOCK`, before any row). Tasks in other states canno
 inactive task is open, what an inactive task leads to is inactive or cancelled.
 """
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 from uuid import UUID
@@ -22,6 +24,18 @@ from stoker.core.graph import Edge, refuse_cycle
 from stoker.core.ids import TaskId
 from stoker.core.task import INACTIVE, OPEN_TO_EDGES, State, conflict, unknown
 from stoker.store.database import Connection, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """How many tasks can be claimed because of something, and of which kinds: whoever waits for such is told."""
+
+    count: int = 0
+    kinds: frozenset[int] = frozenset()
+
+    def __or__(self, other: "Opened") -> "Opened":
+        return Opened(self.count + other.count, self.kinds | other.kinds)
+
 
 GRAPH_LOCK: Final = 0x7461_736B_6564_6765
 
@@ -74,9 +88,9 @@ opened AS (
         END,
         entered_at = CASE WHEN pending_dependency_count > n THEN entered_at ELSE $1 END
     FROM released WHERE id = target AND state = 'inactive'
-    RETURNING id, state
+    RETURNING id, state, kind_id, hold
 )
-SELECT id, state FROM opened WHERE state <> 'inactive'
+SELECT id, state, kind_id, hold FROM opened WHERE state <> 'inactive'
 """
 
 RELEASE_CONTINUATIONS: Final = (
@@ -105,7 +119,8 @@ WITH RECURSIVE doomed (id) AS (
   UNION
     SELECT t.id FROM doomed here CROSS JOIN LATERAL ({_WAITING_AFTER}) t
 )
-UPDATE task SET state = 'cancelled', entered_at = $1 FROM doomed WHERE task.id = doomed.id AND state = 'inactive'
+UPDATE task SET state = 'cancelled', entered_at = $1, hold = NULL
+FROM doomed WHERE task.id = doomed.id AND state = 'inactive'
 """
 
 STORE_CONTINUATIONS: Final = """
@@ -148,8 +163,8 @@ async def add_continuations(conn: Connection, edges: Iterable[Edge]) -> None:
     await conn.execute(ADD_CONTINUATIONS, *columns(edges))
 
 
-async def remove_continuations(conn: Connection, edges: Iterable[Edge], now: float) -> int:
-    """The targets do not wait for these sources any more. Returns how many tasks became available."""
+async def remove_continuations(conn: Connection, edges: Iterable[Edge], now: float) -> Opened:
+    """The targets do not wait for these sources any more."""
     edges = list(dict.fromkeys(edges))
     targets = {edge.target for edge in edges}
     ends = targets | {edge.source for edge in edges}
@@ -167,7 +182,10 @@ async def remove_continuations(conn: Connection, edges: Iterable[Edge], now: flo
 async def check_edges(
     conn: Connection, edges: Collection[Edge], fresh: Mapping[TaskId, State], project: UUID | None
 ) -> None:
-    """Locks the existing ends of new edges and refuses those that cannot be; `fresh` tasks are about to be stored."""
+    """Locks the existing ends of new edges and refuses those that cannot be; `fresh` tasks are about to be stored.
+
+    Where fresh ones name only later ones, as most do, there is no circle to look for.
+    """
     sources, targets = {edge.source for edge in edges} - fresh.keys(), {edge.target for edge in edges} - fresh.keys()
     # A task never becomes inactive again, so this answer cannot turn into yes before the rows are locked.
     if sources and await conn.fetchval(MAY_CLOSE_A_CYCLE, list(sources)):
@@ -183,7 +201,14 @@ async def check_edges(
     refuse_closed(edges, states)
     waiting = [edge for edge in edges if states[edge.source] is INACTIVE]
     beyond = await conn.fetch(EDGES_BEYOND, list(targets)) if sources and targets and waiting else []
-    refuse_cycle(chain(waiting, (Edge(*row) for row in beyond)))
+    if beyond or (sources and targets) or not _forward(waiting, fresh):
+        # In a thread: a hundred thousand edges take a while, and others have questions meanwhile.
+        await asyncio.to_thread(refuse_cycle, chain(waiting, [Edge(*row) for row in beyond]))
+
+
+def _forward(edges: Iterable[Edge], fresh: Mapping[TaskId, State]) -> bool:
+    place = {id: number for number, id in enumerate(fresh)}
+    return all(place.get(source, -1) < place.get(target, len(place)) for source, target in edges)
 
 
 def refuse_closed(edges: Iterable[Edge], states: Mapping[TaskId, State]) -> None:
@@ -212,11 +237,11 @@ async def lock(
     return [row for row in rows if row[0] in wanted]
 
 
-async def release_continuations(conn: Connection, sources: Iterable[TaskId], now: float) -> int:
-    """These tasks succeeded, and their rows are held. Returns how many tasks became available."""
+async def release_continuations(conn: Connection, sources: Iterable[TaskId], now: float) -> Opened:
+    """These tasks succeeded, and their rows are held."""
     sources = list(sources)
     if not sources:
-        return 0
+        return Opened()
     return await _onward(conn, await conn.fetch(RELEASE_CONTINUATIONS, now, sources), now)
 
 
@@ -226,14 +251,16 @@ async def cancel_continuations(conn: Connection, sources: Iterable[TaskId], now:
         await conn.execute(CANCEL_CONTINUATIONS, now, sources)
 
 
-async def _onward(conn: Connection, opened: list[Record], now: float) -> int:
+async def _onward(conn: Connection, opened: list[Record], now: float) -> Opened:
     """Barriers among what was opened have passed already and open their own continuations, round after round."""
-    available = 0
+    count, kinds = 0, set[int]()
     while opened:
         passed = [row["id"] for row in opened if row["state"] == "terminated"]
-        available += len(opened) - len(passed)
+        ready = [row["kind_id"] for row in opened if row["state"] != "terminated" and row["hold"] is None]
+        count += len(ready)
+        kinds.update(ready)
         opened = await conn.fetch(RELEASE_CONTINUATIONS, now, passed) if passed else []
-    return available
+    return Opened(count, frozenset(kinds))
 
 
 def states_of(rows: Iterable[Record]) -> dict[TaskId, State]:

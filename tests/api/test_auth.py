@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import pytest
 from fastapi.routing import APIRoute
@@ -25,7 +26,9 @@ def routes() -> list[tuple[str, APIRoute]]:
 
 
 def filled(path: str) -> str:
-    for name, value in {"project": "main", "run": "x", "user": "x", "name": "x", "id": "x", "job": "x"}.items():
+    named = {"project": "main", "run": "x", "user": "x", "name": "x", "id": "x", "job": "x"}
+    named |= {"worker": str(UUID(int=1)), "task": str(UUID(int=2)), "attempt": "1", "stream": "stdout"}
+    for name, value in (named | {"field": "exit_status"}).items():
         path = path.replace("{" + name + "}", value)
     return path
 

@@ -29,6 +29,7 @@ from stoker.server.main import running
 from stoker.server.settings import Settings
 from stoker.store.postgres import Embedded
 from tests.api.conftest import Api, Client, task
+from tests.api.swarming import one, worker
 from tests.conftest import fresh
 from tests.engine.test_engine import Agents as FakeAgents
 
@@ -39,7 +40,8 @@ CHECKS: Final = [
     content_type_conformance,
     response_schema_conformance,
 ]
-ENDLESS: Final = ("/api/projects/{project}/events/follow",)
+ENDLESS: Final = ("/api/projects/{project}/events/follow", "/api/projects/{project}/tasks/wait")
+"""What answers when something else happens."""
 RUNS: Final = "/api/projects/main/runs"
 RUN: Final = "/api/projects/{project}/runs/{run}"
 
@@ -68,6 +70,7 @@ def served(postgres: Embedded, template: str, home: Path) -> Iterator[tuple[str,
             await api.admin.made(RUNS, {"configuration": task(name="train")})
             assert (await api.admin.get(f"{RUNS}/train/wait")).body["status"] == "DONE"
             await api.admin.made(RUNS, {"configuration": task(name="waits", resources={"cpu": 999})})
+            await swarming(api)
             found.append((server.url, secret))
             up.set()
             await stop.wait()
@@ -89,8 +92,30 @@ def served(postgres: Embedded, template: str, home: Path) -> Iterator[tuple[str,
         thread.join(30)
 
 
+THERE: dict[str, str] = {}
+"""A worker, its token, and a task in its hands."""
+
+
+async def swarming(api: Api) -> None:
+    w = await worker(api)
+    THERE.update(worker=w.id, token=w.client.token, task=await one(api.admin, max_retry_count=1_000))
+    assert len(await w.claim()) == 1
+
+
+def own(case: Any) -> dict[str, str]:
+    """A worker's routes are opened by its own token."""
+    said = (case.headers or {}).get("Authorization")
+    return {"Authorization": said} if said else {}
+
+
 def known(case: Any, data: st.DataObject) -> None:
     """Half of the time a path leads to something that is there; but what the others need is not deleted."""
+    if "/workers/{worker}" in case.operation.path and case.method != "DELETE" and data.draw(st.booleans(), label="own"):
+        case.path_parameters |= {"project": "main", "worker": THERE["worker"]}
+        if "/claim" in case.operation.path or case.method in ("POST", "PUT"):
+            case.headers["Authorization"] = f"Bearer {THERE['token']}"
+    if "task" in (case.path_parameters or {}) and data.draw(st.booleans(), label="known task"):
+        case.path_parameters["task"] = THERE["task"]
     if case.method == "DELETE" and case.operation.path in ("/api/projects/{project}", RUN):
         case.path_parameters["project"] = "nothing"
         return
@@ -123,7 +148,9 @@ def _attack(cases: Any, url: str, headers: dict[str, str], session: requests.Ses
     @given(case=cases, data=st.data())
     def attack(case: Any, data: st.DataObject) -> None:
         known(case, data)
-        answer = case.call(base_url=url, headers=headers, session=session, timeout=20)
+        if isinstance(case.body, dict) and "wait_s" in case.body:
+            case.body["wait_s"] = 0.1
+        answer = case.call(base_url=url, headers={**headers, **own(case)}, session=session, timeout=20)
         case.validate_response(answer, checks=CHECKS)
 
     try:

@@ -9,6 +9,7 @@ from stoker.server import error
 from stoker.server.api import (
     dummy,
     event,
+    execution,
     fleet,
     health,
     hold,
@@ -21,11 +22,16 @@ from stoker.server.api import (
     run,
     schedule,
     server,
+    statistics,
+    task,
+    task_log,
     token,
     user,
+    worker,
 )
 from stoker.server.context import Context
 from stoker.server.edge import Edge
+from stoker.server.raw_body import schemas
 
 PUBLIC: Final = frozenset(
     {"/healthz", "/healthz/live", "/healthz/ready", "/metrics", "/api/openapi.json"}
@@ -34,7 +40,8 @@ PUBLIC: Final = frozenset(
 """What is answered without a token."""
 
 NOUNS: Final = (
-    run, plan, log, job, event, schedule, hold, instance, fleet, offer, project, user, token, dummy, server,
+    worker, run, plan, log, job, event, schedule, hold, statistics, task, execution, task_log, instance, fleet, offer,
+    project, user, token, dummy, server,
 )  # fmt: skip
 """Under /api, with a token. Routes are tried one after the other, so what is asked for most comes first."""
 
@@ -74,6 +81,7 @@ def _secured(description: dict[str, Any]) -> dict[str, Any]:
     """Says which routes need a token. A dependency of FastAPI's would say it too, and cost time at every request."""
     bearer = {"type": "http", "scheme": "bearer", "description": "A token of `stoker token create`."}
     description["components"]["securitySchemes"] = {"token": bearer}
+    description["components"]["schemas"] = schemas() | description["components"]["schemas"]
     for path, methods in description["paths"].items():
         if path not in PUBLIC:
             for operation in methods.values():

@@ -162,7 +162,7 @@ async def _admin(caller: Annotated[Caller, Depends(_signed_in)]) -> Caller:
 ProjectName = Annotated[str, Path(description="The name of the project.", examples=["main"])]
 
 
-def _in_project(role: Role) -> Callable[..., Awaitable[Access]]:
+def in_project(role: Role) -> Callable[..., Awaitable[Access]]:
     async def enter(request: Request, project: ProjectName) -> Access:
         context = request.app.state.context
         doorkeeper: Doorkeeper = context.doorkeeper
@@ -175,6 +175,6 @@ def _in_project(role: Role) -> Callable[..., Awaitable[Access]]:
 
 SignedIn = Annotated[Caller, Depends(_signed_in)]
 ServerAdmin = Annotated[Caller, Depends(_admin)]
-Member = Annotated[Access, Depends(_in_project(Role.USER))]
-Manager = Annotated[Access, Depends(_in_project(Role.MANAGER))]
-Admin = Annotated[Access, Depends(_in_project(Role.ADMIN))]
+Member = Annotated[Access, Depends(in_project(Role.USER))]
+Manager = Annotated[Access, Depends(in_project(Role.MANAGER))]
+Admin = Annotated[Access, Depends(in_project(Role.ADMIN))]

@@ -9,10 +9,13 @@ from stoker.engine.rooms import Rooms
 from stoker.server.auth import Doorkeeper
 from stoker.server.log_hub import LogHub
 from stoker.server.metrics import Metrics
+from stoker.server.roster import Rosters
 from stoker.server.run_hub import RunHub
 from stoker.server.settings import Settings
+from stoker.server.sockets import Sockets
 from stoker.store.database import Database
 from stoker.store.log import LogStore
+from stoker.store.output import OutputStore
 from stoker.store.tail import Tail
 
 
@@ -33,6 +36,12 @@ class Context:
     log_hub: LogHub
     doorkeeper: Doorkeeper
     metrics: Metrics
+    outputs: OutputStore
+    """What swarm tasks print."""
+    graphs: asyncio.Semaphore
+    """Of swarm tasks, that are stored while they come: each keeps a connection of the database."""
+    sockets: Sockets
+    rosters: Rosters
     engine: Engine = field(init=False)
     dummy: Steering | None = None
     """The dummy backend, where there is one."""

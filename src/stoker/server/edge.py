@@ -9,7 +9,7 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stoker.core.limits import MOST_BODY_BYTES
+from stoker.core.limits import MOST_BODY_BYTES, MOST_GRAPH_BYTES
 from stoker.server.error import TooLarge, answer_of, unexpected
 from stoker.server.metrics import Metrics
 
@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 TROUBLE: Final = b"stoker-trouble"
 """Told with every answer while the server cannot take changes: whoever only looks would not hear of it otherwise."""
-_TOO_LARGE: Final = f"The body has more than {MOST_BODY_BYTES} bytes."
+_LINES: Final = b"application/x-ndjson"
 
 
 class Edge:
@@ -30,8 +30,8 @@ class Edge:
             return
         exchange = _Exchange(scope, receive, send, time.perf_counter(), self._trouble)
         try:
-            if exchange.announced > MOST_BODY_BYTES:
-                await answer_of(TooLarge(_TOO_LARGE))(scope, receive, exchange.send)
+            if exchange.announced > exchange.most:
+                await answer_of(TooLarge(_too_large(exchange.most)))(scope, receive, exchange.send)
             else:
                 await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
@@ -65,7 +65,7 @@ class _Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, began: float, trouble: Callable[[], str]) -> None:
         self._receive, self._send, self._began, self._trouble = receive, send, began, trouble
         self._bytes = 0
-        self.announced = _announced(scope)
+        self.announced, self.most = _announced(scope), _most(scope)
         self.status = 0
         self.took_s = 0.0
 
@@ -73,8 +73,8 @@ class _Exchange:
         message = await self._receive()
         if message["type"] == "http.request":
             self._bytes += len(message.get("body", b""))
-            if self._bytes > MOST_BODY_BYTES:
-                raise HTTPException(413, _TOO_LARGE)
+            if self._bytes > self.most:
+                raise HTTPException(413, _too_large(self.most))
         return message
 
     async def send(self, message: Any) -> None:
@@ -84,6 +84,16 @@ class _Exchange:
             if trouble := self._trouble():
                 message["headers"] = [*message["headers"], (TROUBLE, trouble.encode("latin-1", "replace"))]
         await self._send(message)
+
+
+def _most(scope: Scope) -> int:
+    """What is read line by line while it comes may be long."""
+    by_lines = scope["path"].endswith("/tasks") and (b"content-type", _LINES) in scope["headers"]
+    return MOST_GRAPH_BYTES if by_lines else MOST_BODY_BYTES
+
+
+def _too_large(most: int) -> str:
+    return f"The body has more than {most} bytes."
 
 
 def _announced(scope: Scope) -> int:

@@ -15,6 +15,8 @@ from stoker.core.errors import Conflict, UserError
 GRACE_S: Final = 5.0
 """How long requests under way may take to end when the server stops."""
 BACKLOG: Final = 2048
+MOST_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+"""In one message of a socket."""
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -62,6 +64,10 @@ class Http(uvicorn.Server):
             timeout_keep_alive=75,
             timeout_graceful_shutdown=int(GRACE_S),
             h11_max_incomplete_event_size=64 * 1024,
+            ws="wsproto",
+            ws_max_size=MOST_MESSAGE_BYTES,
+            ws_ping_interval=20.0,
+            ws_ping_timeout=20.0,
         )
         super().__init__(config)
         self._stop, self._up = asyncio.Event(), asyncio.Event()

@@ -19,7 +19,7 @@ from stoker.engine.engine import Engine
 from stoker.engine.engine import Settings as EngineSettings
 from stoker.engine.loop import Counts
 from stoker.engine.rooms import Rooms
-from stoker.server import auth, first_start, log_format, run_hub, sweep
+from stoker.server import auth, first_start, log_format, run_hub, sockets, sweep
 from stoker.server.agents import Agents
 from stoker.server.app import create_app
 from stoker.server.auth import Doorkeeper
@@ -29,18 +29,22 @@ from stoker.server.hands import Hands
 from stoker.server.http import Http, bound, url_of
 from stoker.server.log_hub import LogHub
 from stoker.server.metrics import Metrics
+from stoker.server.roster import Rosters
 from stoker.server.run_hub import RunHub
 from stoker.server.settings import Settings
+from stoker.server.sockets import Sockets
 from stoker.server.sweep import Sweeper
 from stoker.store import replica, setting
 from stoker.store.cluster import explained, locked
 from stoker.store.database import ConnectionLost, Database
 from stoker.store.log import LogStore
 from stoker.store.migration import migrate
+from stoker.store.output import OutputStore
 from stoker.store.postgres import Embedded
 from stoker.store.tail import Tail
 
 POOL_SIZE: Final = 12
+GRAPHS_AT_ONCE: Final = 3
 REVIVE_S: Final = 2.0
 """How often the embedded PostgreSQL is asked whether it is there."""
 
@@ -88,7 +92,10 @@ async def running(settings: Settings, build: Build = Hands) -> AsyncIterator[Ser
         context = await _context(settings, database)
         agents = build(context)
         engine = context.engine = Engine(
-            database, EngineSettings(name=settings.replica), agents.performers, merchant=agents.merchant
+            database,
+            EngineSettings(name=settings.replica, lease_s=settings.lease_s),
+            agents.performers,
+            merchant=agents.merchant,
         )
         _add_loops(context, agents, embedded)
         engine.listeners.append(context.runs.heard)
@@ -142,12 +149,19 @@ async def _context(settings: Settings, database: Database) -> Context:
         log_hub=LogHub(),
         doorkeeper=Doorkeeper(database),
         metrics=Metrics(),
+        outputs=OutputStore(settings.log_root / "tasks"),
+        graphs=asyncio.Semaphore(GRAPHS_AT_ONCE),
+        sockets=Sockets(database),
+        rosters=Rosters(database),
     )
 
 
 def _add_loops(context: Context, agents: Agents, embedded: Embedded | None) -> None:
     engine = context.engine
     engine.add_loop(hint.RUNS, context.runs.once, run_hub.PERIOD_S)
+    engine.add_loop(hint.CANCELS, context.sockets.once, sockets.PERIOD_S)
+    engine.swarm.cancelled = context.sockets.cancelled
+    context.sockets.tell_others = lambda: engine.tell(hint.CANCELS)
     engine.add_loop("tokens", context.doorkeeper.flush_once, auth.FLUSH_S)
     engine.add_loop(sweep.NAME, Sweeper(context.database, engine, context.logs).once, sweep.PERIOD_S)
     if embedded is not None:

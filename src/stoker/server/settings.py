@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from stoker.core.errors import UserError
+from stoker.core.limits import LONGEST_LEASE_S
+from stoker.engine.swarm import LEASE_S
 from stoker.store.postgres import default_home, external_url
+from stoker.wire.duration import parse_duration
 
 DEFAULT_PORT: Final = 4400
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -30,6 +33,8 @@ class Settings:
     """Of this replica; by default the host and the home make one."""
     local: bool = False
     """Make an instance of the server's own host."""
+    lease_s: float = LEASE_S
+    """How long a worker of the swarm may be silent before its tasks move on."""
     log_level: str = "info"
     log_format: str = "console"
 
@@ -43,6 +48,7 @@ class Settings:
             "port": _port(environ.get("STOKER_PORT") or str(DEFAULT_PORT)),
             "logs": Path(environ["STOKER_LOGS"]).expanduser().absolute() if environ.get("STOKER_LOGS") else None,
             "name": environ.get("STOKER_NAME") or "",
+            "lease_s": _lease_s(environ.get("STOKER_LEASE") or str(LEASE_S)),
             "log_level": _one_of("STOKER_LOG_LEVEL", environ.get("STOKER_LOG_LEVEL") or "info", LOG_LEVELS),
             "log_format": _one_of("STOKER_LOG_FORMAT", environ.get("STOKER_LOG_FORMAT") or "console", LOG_FORMATS),
         }
@@ -68,6 +74,16 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:
         raise UserError(f"STOKER_PORT is {text!r}, which is no port.", hint="Write a number from 1 to 65535.")
     return int(text)
+
+
+def _lease_s(text: str) -> float:
+    try:
+        seconds = parse_duration(text) or 0.0
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= LONGEST_LEASE_S:
+        raise UserError(f"STOKER_LEASE is {text!r}, which is no lease.", hint="Write it as 60s; from 1s to 1h.")
+    return seconds
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:

@@ -84,7 +84,8 @@ async def delete_instance(
     """Destroys the machine; of a host of the user's, what we run there. Refused while jobs are on it, unless forced."""
     async with context.database.connection() as connection:
         one = (await find_instance(connection, access, instance)).instance
-    if one.state is S.BUSY and not force:
+    # A machine may run its first job before it was heard to be up.
+    if one.state in (S.PROVISIONING, S.BUSY) and one.blocks.held and not force:
         raise Conflict(
             f"{counted(len(one.blocks.held), 'job')} on {instance_name(one.backend, one.id)}.",
             hint="Drain it, or interrupt them with --force.",

@@ -1,1 +1,1 @@
-"""The agent that claims swarm tasks. Empty until the swarm."""
+"""The agent that claims swarm tasks and runs them: `stoker worker`."""

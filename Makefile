@@ -45,6 +45,9 @@ chaos: $(STAMP) ## kill -9 of engines and of PostgreSQL under load, fifty times:
 bench: $(STAMP) ## measure, with limits; figures also in bench/results.json; PART=engine for one part
 	$(PY) -m bench $(PART)
 
+bench-swarm: $(STAMP) ## the swarm beside HyperQueue, Slurm and Celery; PART=chain for one part
+	$(PY) -m bench.swarm $(PART)
+
 docs: $(STAMP) ## print the generated pages anew
 	$(PY) -m docs.machines
 	$(PY) -m docs.apis
@@ -57,4 +60,4 @@ format: $(STAMP) ## let ruff put the code in order
 clean: ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 
-.PHONY: help install quickstart check test sim chaos bench docs format clean
+.PHONY: help install quickstart check test sim chaos bench bench-swarm docs format clean

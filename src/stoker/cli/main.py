@@ -42,6 +42,11 @@ TABLE: Final = {
         "offers": (f"{HERE}.offer", "List the machines that could be launched."),
         "fleets": (f"{HERE}.fleet", "List the groups of machines."),
     },
+    "Swarm": {
+        "task": (f"{HERE}.task", "Many small commands for workers: add, map, load, wait, cancel."),
+        "worker": (f"{HERE}.worker", "Run tasks on this machine."),
+        "workers": (f"{HERE}.workers", "List the workers that run tasks."),
+    },
     "Machines": {
         "fleet": (f"{HERE}.fleet", "Groups of machines: list, get, delete."),
         "instance": (f"{HERE}.instance", "Machines: list, get, cordon, drain, delete."),

@@ -7,6 +7,7 @@
 import argparse
 import json
 import logging
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -45,6 +46,8 @@ def main() -> int:
     parser.add_argument("part", nargs="*", choices=[*PARTS, []], help="all of them unless you say")
     parser.add_argument("--share", type=float, default=1.0)
     asked = parser.parse_args()
+    # Whoever is told to end takes what it has started along.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     results: list[Result] = []
     for part in asked.part or list(PARTS):

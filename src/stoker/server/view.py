@@ -207,7 +207,7 @@ def cost_of(one: InstanceRecord, now: float) -> float:
     """From the moment its provider accepted it until it was certainly gone."""
     if one.launched_at is None:
         return 0.0
-    return round(one.price * max(0.0, (now if one.ended_at is None else one.ended_at) - one.launched_at) / 3600, 6)
+    return round(one.price * max(0.0, (now if one.ended_at is None else one.ended_at) - one.launched_at) / 3600, 9)
 
 
 def _deadline(at: float | None, now: float) -> datetime | None:
@@ -234,7 +234,7 @@ def fleet_of(one: fleet_store.Fleet) -> Fleet:
         idle=one.idle,
         busy=one.busy,
         price=one.price,
-        cost=round(one.cost, 6),
+        cost=round(one.cost, 9),
         created_at=moment(one.created_at),
     )
 

@@ -1,6 +1,5 @@
 """Swarm tasks as the API takes and shows them: small durable commands with continuations, claimed by workers."""
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
@@ -336,7 +335,5 @@ class Statistics(Answer):
     cpu: Measure = Field(default_factory=Measure, description="CPU seconds of an attempt.")
     gpu: Measure = Field(default_factory=Measure, description="Mean use of its GPUs.")
 
-
-MEASURES: Final[Mapping[str, str]] = {"wait": "wait", "run": "run_time", "memory": "memory", "cpu": "cpu", "gpu": "gpu"}
 
 ResultText = Annotated[Text, Field(max_length=MOST_RESULT_CHARS)]

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from stoker.core.errors import NotFound, UserError
 from stoker.core.graph import Edge
-from stoker.core.ids import TaskId
+from stoker.core.ids import TaskId, WorkerId
 from stoker.core.limits import LONGEST_WAIT_S, MOST_ITEMS
 from stoker.core.task import State, conflict
 from stoker.server import task_view
@@ -90,7 +90,8 @@ async def list_tasks(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    chosen = Filter(None, state, group, _labels(label), name, worker and _worker(worker), held, failed)  # type: ignore[arg-type]
+    holder = None if worker is None else WorkerId(worker)
+    chosen = Filter(None, state, group, _labels(label), name, holder, held, failed)
     wanted = _fields(fields)
     after = id_cursor(cursor)
     async with context.database.connection() as connection:
@@ -120,10 +121,6 @@ def _fields(text: str | None) -> frozenset[str]:
 
 def _chosen(row: dict[str, Any], wanted: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name in wanted}
-
-
-def _worker(id: UUID) -> Any:
-    return id
 
 
 def _labels(pairs: list[str] | None) -> dict[str, str] | None:

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from bench.result import Result
 from stoker.core.ids import uuid7
+from stoker.engine import garbage
 from stoker.server.agents import Agents
 from stoker.server.first_start import Keyring
 from stoker.server.main import Served, running
@@ -39,6 +40,7 @@ async def _measure(url: str) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="stoker-bench-api-") as home:
         settings = Settings(Path(home), port=0, database_url=url, name="bench")
         async with running(settings, lambda context: Agents()) as served:
+            garbage.tune()
             secret = Keyring(settings.config_file).secret
             posts = await asyncio.to_thread(_asked, served.url, secret, "POST", 50)
             cpu = time.process_time()

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench.result import Result
+from stoker.engine import garbage
 from stoker.server.first_start import Keyring
 from stoker.server.main import Served, running
 from stoker.server.settings import Settings
@@ -38,6 +39,7 @@ async def _measure(url: str) -> list[Result]:
         (Path(home) / "backends.yml").write_text(json.dumps({"dummy": {"offers": [OFFER]}}))
         settings = Settings(Path(home), port=0, database_url=url, name="bench")
         async with running(settings) as served:
+            garbage.tune()
             client = _Client(served.url, Keyring(settings.config_file).secret)
             runs, arrays, ends = [], [], []
             for _ in range(TRIES):

@@ -23,6 +23,7 @@ from bench.engine import own_commit_ms
 from bench.result import Result
 from stoker.core.job_facts import Freed, Placed
 from stoker.core.limits import MOST_RUNS_AT_ONCE
+from stoker.engine import garbage
 from stoker.engine.batch import Batch
 from stoker.server.first_start import Keyring
 from stoker.server.main import Served, running
@@ -75,6 +76,7 @@ async def _measure(url: str, own_ms: float) -> list[Result]:
         (Path(home) / "backends.yml").write_text(json.dumps({"dummy": {"offers": [OFFER]}}))
         settings = Settings(Path(home), port=0, database_url=url, name="bench")
         async with running(settings) as served:
+            garbage.tune()
             served.context.engine.listeners.append(ear.heard)
             asking = _Asking(served.url, Keyring(settings.config_file).secret, home)
             await asyncio.to_thread(asking.machines)

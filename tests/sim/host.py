@@ -166,7 +166,7 @@ class Host:
             self.world.later(self.world.dice.uniform(0.05, 3.0), lambda: self._exit(task, job.Exited(143, signal=15)))
 
     def warn(self, job_id: UUID, fence: int, in_s: float | None) -> None:
-        """Some programs save their work and leave when they hear that the machine will; others go on."""
+        """Some programs save their work and leave when they hear that the machine will, many at the last moment."""
         if self.fenced(job_id, fence):
             return
         task = self.tasks.get(job_id)
@@ -174,7 +174,8 @@ class Host:
             return
         if self.world.chance("program leaves when it is warned", 0.4):
             exited = job.Exited(self.world.dice.choice((0, 1)))
-            self.world.later(self.world.dice.uniform(0.05, in_s + 1.0), lambda: self._exit(task, exited))
+            least_s = in_s * self.world.dice.choice((0.0, 0.8))
+            self.world.later(self.world.dice.uniform(least_s, in_s + 1.0), lambda: self._exit(task, exited))
 
     def terminate(self, task: Task, grace_s: float) -> None:
         if task.record.state is not shim.S.TERMINATED:

@@ -24,6 +24,8 @@ MANAGED_SPECS = (
     '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 5.0}}',
     '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 5.0, "nodes": 2, "waiting_instance_s": 60.0}}',
     '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 30.0, "waiting_runner_s": 30.0}}',
+    # A part of it runs, and for the rest there is no room.
+    '{"policy": {"on_no_capacity": "fail", "stop_duration_s": 5.0, "replicas": 3}, "resources": {"cpu": 4}}',
 )
 
 WAITING = """

@@ -161,10 +161,14 @@ class People(Steering):
             await self.world.ask(Change(facts=(of_run(run, Broke(RunReason.SERVER_ERROR)),)))
 
     async def limit(self) -> None:
+        """Found idle by its runner, perhaps before anybody knows that it runs; or somebody says so of one that runs."""
         hosts = [host for host in self.world.hosts.values() if host.reachable]
         running = [(host, task) for host in hosts for task in host.tasks.values() if task.running]
         if running and self.world.dice.random() < 0.7:
-            host, task = self.world.dice.choice(running)
+            thought = self.world.inspector.mirror
+            state = self.world.dice.choice(sorted({thought.get(task.order.job_id, "") for _, task in running}))
+            there = [one for one in running if thought.get(one[1].order.job_id, "") == state]
+            host, task = self.world.dice.choice(there)
             host.find_idle(task)
             return
         row = await self.world.pick_row("SELECT id, run_id, attempt FROM job WHERE state = 'RUNNING' ORDER BY id")
@@ -213,10 +217,13 @@ class People(Steering):
             await self.world.ask(Change(facts=(of_instance(id, inst.DeleteAsked(force)),)))
 
     async def preempt(self) -> None:
-        if self.world.provider.machines:
+        """Usually one that has something to do."""
+        machines = self.world.provider.machines
+        if machines:
             self.world.count("machine preempted")
-            tag = self.world.dice.choice(list(self.world.provider.machines))
-            self.world.provider.preempt(tag, self.world.dice.choice((0.0, 30.0, 120.0)))
+            busy = [tag for tag, host in machines.items() if any(task.running for task in host.tasks.values())]
+            among = busy if busy and self.world.dice.random() < 0.7 else list(machines)
+            self.world.provider.preempt(self.world.dice.choice(among), self.world.dice.choice((0.0, 30.0, 120.0)))
 
     async def preempt_early(self) -> None:
         """The provider changes its mind before the machine is there."""

@@ -35,6 +35,13 @@ class Gang:
         """Its order in the queue: priority, then age, then id."""
         return (-self.priority, self.submitted_at, self.run_id.int, self.replica)
 
+    def at(self, run_id: RunId, replica: int, submitted_at: float) -> "Gang":
+        """Another one that asks for the same. Thousands wait, and `replace` would cost more than their plan."""
+        return Gang(
+            run_id, replica, submitted_at, self.jobs, self.priority, self.whole, self.on_no_capacity, self.fleets,
+            self.absent, self.ready, self.project_id,
+        )  # fmt: skip
+
     def __str__(self) -> str:
         return f"{self.run_id}/{self.replica}"
 

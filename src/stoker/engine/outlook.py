@@ -1,6 +1,6 @@
 """What placement would do now, for people who ask: nothing is changed, and nobody waits for the answer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
@@ -91,17 +91,26 @@ async def why_of(tx: Connection, merchant: Merchant, rooms: Rooms, run_id: RunId
     if row is None or not rows:
         return Outlook(None, None, replicas, seen)
     kept, itself = within(rows), (run_id, first.replica)
-    if len(rows) < MOST_GANGS and itself not in ((one["run_id"], one["replica"]) for one in kept):
+    others = [one for one in kept if (one["run_id"], one["replica"]) != itself]
+    if len(rows) < MOST_GANGS and len(others) == len(kept):
         # Its run has as many on machines as it may.
         return Outlook(None, None, replicas, seen)
     # One so far behind that no pass looks at it is told why it would wait if it were the next.
     mine = gang_of(row, terrain)
-    gangs = [*(_ahead(one, terrain) for one in kept if (one["run_id"], one["replica"]) != itself), mine]
-    made = plan(gangs, *seen, now=now, detail={run_id}, told=lambda gang: gang is mine)
+    made = plan([*_ahead(others, terrain), mine], *seen, now=now, detail={run_id}, told=lambda gang: gang is mine)
     why = next((replace(why, place=rows[0]["place"], of=rows[0]["waiting"]) for why in made.left), None)
     return Outlook(why, mine, replicas, seen)
 
 
-def _ahead(row: Record, terrain: Terrain) -> Gang:
-    """One of which only the size matters, and not which jobs it has."""
-    return gang_of({**row, "jobs": (NOBODY,) * row["jobs"], "nodes": range(row["jobs"])}, terrain)
+def _ahead(rows: Sequence[Record], terrain: Terrain) -> Iterator[Gang]:
+    """Of these only the size matters, and not which jobs they have."""
+    known: dict[tuple[object, ...], Gang] = {}
+    for row in rows:
+        run_id, replica, submitted_at, *asked = row.values()
+        key = tuple(asked)
+        like = known.get(key)
+        if like is None:
+            jobs = row["jobs"]
+            made = {**row, "jobs": (NOBODY,) * jobs, "nodes": range(jobs)}
+            like = known[key] = gang_of(made, terrain)
+        yield like.at(run_id, replica, submitted_at)

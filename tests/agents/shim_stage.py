@@ -248,9 +248,13 @@ class Stage:
         ):
             return Told(response.status, await response.read(), dict(response.headers))
 
-    async def run(self, task: TaskInfo, *commands: str, fence: int = 1, **more: Any) -> None:
-        order = {"fence": fence, "job_id": str(task.id), "run_id": str(uuid4()), "run_name": "a-run", "project": "main"}
-        order |= {"submission": 1, "commands": commands, "log_quota_bytes": 10**9, "stop_duration_s": 5.0} | more
+    def job(self, id: object, *commands: str, **more: Any) -> dict[str, Any]:
+        order = {"fence": 1, "job_id": str(id), "run_id": str(uuid4()), "run_name": "a-run", "project": "main"}
+        order |= {"submission": 1, "commands": commands, "log_quota_bytes": 10**9, "stop_duration_s": 5.0}
+        return order | more
+
+    async def run(self, task: TaskInfo, *commands: str, **more: Any) -> None:
+        order = self.job(task.id, *commands, **more)
         assert (await self.tell_runner(task, "POST", "/job", json=order)).status == 200
         assert (await self.tell_runner(task, "POST", "/run")).status == 202
 

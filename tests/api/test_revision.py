@@ -78,7 +78,7 @@ async def test_an_order_that_is_written_later_says_what_the_run_is_by_then(api: 
         job = (await got(a.admin))["jobs"][0]["id"]
         start = Errand(uuid4(), 1, "job", UUID(job), UUID(run["id"]), 1, "PROVISIONING", "StartTask", "{}", 0)
         orders = StoredOrders(a.context.database, lambda id: "a-token-that-is-long-enough")
-        await orders.task(start)
+        await orders.task(start, None)
         assert (await orders.job(start)).max_duration_s == 3600
         assert (await applied(a.admin, await planned(a.admin), max_duration="2h")).status == 200
         submit = start._replace(id=uuid4(), effect="SubmitJob")

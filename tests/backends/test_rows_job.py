@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from stoker.backends.dummy.agent import SimulatedRunner
+from stoker.backends.dummy.simulated import Simulated
 from stoker.core import job_end
 from stoker.core.errors import Unavailable
 from stoker.core.ids import RunId
@@ -13,6 +14,7 @@ from stoker.engine import order, timer, watch
 from stoker.runner.proc import alive, has_in_environment, pids
 from stoker.runner.reaper import JOB_VARIABLE
 from stoker.wire.runner import JobOrder
+from stoker.wire.shim import TaskInfo, TaskOrder
 from tests.backends.conftest import Town, Towns
 
 
@@ -139,6 +141,11 @@ async def test_a_runner_that_never_answers_is_given_up(town: Towns, monkeypatch:
     async def silent(runner: SimulatedRunner, order: JobOrder) -> None:
         raise Unavailable("The runner does not answer.")
 
+    def alone(machine: Simulated, order: TaskOrder) -> TaskInfo:
+        return submit(machine, order.model_copy(update={"job": None}))
+
+    submit = Simulated.submit
+    monkeypatch.setattr(Simulated, "submit", alone)
     monkeypatch.setattr(SimulatedRunner, "run", silent)
     async with town() as one:
         run = await one.submit("true")

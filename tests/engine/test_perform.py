@@ -53,7 +53,7 @@ class Orders:
     async def place(self, job_id: JobId) -> InstanceId:
         return HERE
 
-    async def task(self, errand: Errand) -> Any: ...
+    async def task(self, errand: Errand, job: Any) -> Any: ...
 
     async def job(self, errand: Errand) -> Any:
         return SimpleNamespace(max_duration_s=60.0)
@@ -104,6 +104,19 @@ class Ready(Agent):
 
 async def test_a_runner_that_is_there_at_once_is_given_its_job_in_the_same_errand() -> None:
     performers = JobPerformers(Ready(None), Orders(), None, None, None)  # type: ignore[arg-type]
+    change = await performers.start_task(ERRAND, StartTask())
+    assert [fact.event for fact in change.facts] == [TaskAccepted(attempt=1), RunnerAccepted(60.0, attempt=1)]
+
+
+class Along(Ready):
+    """A shim whose runner has taken the job that came with its task's order."""
+
+    async def submit(self, *_: object) -> Any:
+        return TaskInfo(id=ERRAND.target, fence=7, state=S.RUNNING, socket="socket", job_taken=True)
+
+
+async def test_a_job_that_was_taken_with_its_task_is_not_sent_again() -> None:
+    performers = JobPerformers(Along(UserError("asked")), Orders(), None, None, None)  # type: ignore[arg-type]
     change = await performers.start_task(ERRAND, StartTask())
     assert [fact.event for fact in change.facts] == [TaskAccepted(attempt=1), RunnerAccepted(60.0, attempt=1)]
 

@@ -1,7 +1,6 @@
-"""Simulated machines: a shim that lives by the real table, runners, and the programs people run."""
+"""Simulated machines: a shim that lives by the real table, and runners."""
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -59,6 +58,8 @@ class Task:
     asked: bool = False
     polite: bool = True
     hurried: bool = False
+    along: bool = False
+    """Its runner was given the job as it was started."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def piece(self, offset: int) -> Piece:
@@ -118,7 +119,7 @@ class Host:
             except TimeoutError:
                 continue
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: Order, *, along: bool) -> None:
         """Submitted again with the same id: the same task, no second container."""
         if order.job_id in self.removed:
             self.world.violated(f"job {order.job_id} was started again after its removal was confirmed")
@@ -126,7 +127,7 @@ class Host:
             self._step(self.tasks[order.job_id], shim.Submitted())
             return
         runtime = shim.Runtime.DOCKER if order.docker else shim.Runtime.PROCESS
-        task = Task(order, shim.submit(order.job_id, runtime, self.world.now()))
+        task = Task(order, shim.submit(order.job_id, runtime, self.world.now()), along=along)
         self.tasks[order.job_id] = task
         self._changed(task)
         self.world.background(self._work(task))
@@ -147,13 +148,16 @@ class Host:
         task = self.tasks.get(job_id)
         if task is None or task.record.state is not shim.S.RUNNING:
             raise Unavailable("the runner does not answer yet")
+        self._begin(task)
+        return True
+
+    def _begin(self, task: Task) -> None:
+        """Only once, also when its program is over already and the order is repeated."""
         if not task.started:
-            # Only once, also when its program is over already and the order is repeated.
             task.started = task.running = True
             self._write(task)
             self.world.process_started(self, task.order.key)
             task.process = self.world.background(self._program(task))
-        return True
 
     def stop(self, job_id: UUID, fence: int) -> None:
         if self.fenced(job_id, fence):
@@ -297,6 +301,8 @@ class Host:
             shim.Hook.CONTAINER: shim.Started,
         }
         self._step(task, done[hook]())
+        if hook is shim.Hook.CONTAINER and task.along:
+            self._begin(task)
 
     async def _program(self, task: Task) -> None:
         program = self.world.program(task.order.key)
@@ -378,22 +384,3 @@ def _result(exited: job.Exited, limit: Failure | None, ended_at: float, log_end:
         exit_code=exited.exit_code, signal=exited.signal, oom=exited.oom, setup=exited.setup,
         failure=limit, ended_at=ended_at, log_end=log_end,
     )  # fmt: skip
-
-
-EXITS = {0: 60, 1: 14, 42: 10, 137: 4, 2: 8}
-
-
-@dataclass(slots=True)
-class Program:
-    """How the program of a run behaves."""
-
-    least_s: float
-    most_s: float
-    endless: bool = False
-
-    def ends(self, dice: random.Random, failing: int) -> job.Exited:
-        weights = [weight * (failing if code else 1) for code, weight in EXITS.items()]
-        code = dice.choices(list(EXITS), weights)[0]
-        if code == 137:
-            return job.Exited(137, signal=9, oom=dice.random() < 0.5)
-        return job.Exited(code, setup=code == 2)

@@ -21,6 +21,9 @@ from tests.sim.host import Host, Order, Task
 if TYPE_CHECKING:
     from tests.sim.world import World
 
+LONGEST_START_S = 2.0
+"""So long the answer to an order waits until its job was taken."""
+
 T = TypeVar("T")
 
 ORDER = """
@@ -83,13 +86,24 @@ class SimShim:
         raise NotImplementedError
 
     async def submit(self, order: TaskOrder) -> TaskInfo:
-        known = self.net.world.orders[order.id]
-        return await self.net.call(self.own, lambda: self._submit(known, order.fence))
+        known, along = self.net.world.orders[order.id], order.job is not None
+        handed_on = await self.net.call(self.own, lambda: self._submit(known, order.fence, along))
+        deadline = self.net.world.now() + LONGEST_START_S
+        while handed_on and not (taken := self._begun(order.id)) and self.net.world.now() < deadline:
+            await self.net.world.pause(0.2, 0.5)
+        return self._info(order.id).model_copy(update={"job_taken": handed_on and taken})
 
-    def _submit(self, order: Order, fence: int) -> TaskInfo:
+    def _submit(self, order: Order, fence: int, along: bool) -> bool:
+        """Whether its runner gets this very job."""
         self._fenced(order.job_id, fence)
-        self.own.submit(order)
-        return self._info(order.job_id)
+        fresh = order.job_id not in self.own.tasks
+        self.own.submit(order, along=along)
+        return fresh and along
+
+    def _begun(self, id: UUID) -> bool:
+        if not self.own.reachable or id not in self.own.tasks:
+            raise Unavailable("the agent's answer was lost")
+        return self.own.tasks[id].started
 
     async def task(self, id: UUID) -> TaskInfo:
         return await self.net.call(self.own, lambda: self._info(id))
@@ -191,12 +205,12 @@ class SimOrders:
         async with self.database.connection() as connection:
             return await order_store.place(connection, job_id)
 
-    async def task(self, errand: Errand) -> TaskOrder:
+    async def task(self, errand: Errand, job: JobOrder | None) -> TaskOrder:
         order = await self.order(errand)
         self.world.orders[errand.target] = order
         return TaskOrder(
             id=errand.target, fence=errand.fence, name="run", project_id=errand.family, token="x" * 16,
-            stop_after_s=order.stop_after_s,
+            stop_after_s=order.stop_after_s, job=job,
         )  # fmt: skip
 
     async def job(self, errand: Errand) -> JobOrder:

@@ -23,9 +23,10 @@ from stoker.engine.change import Change, Fact, of_instance, of_job
 from stoker.engine.engine import Engine
 from tests.sim.database import Killed, Line
 from tests.sim.faults import FAULTS
-from tests.sim.host import Host, Key, Order, Program
+from tests.sim.host import Host, Key, Order
 from tests.sim.invariants import Inspector, Violation
 from tests.sim.net import SimLogs
+from tests.sim.program import Program
 from tests.sim.provider import Provider
 from tests.sim.server import Server
 from tests.sim.swarm import Swarming

@@ -42,7 +42,7 @@ class StoredOrders:
         async with self._database.connection() as connection:
             return await order_store.place(connection, job_id)
 
-    async def task(self, errand: Errand) -> TaskOrder:
+    async def task(self, errand: Errand, job: JobOrder | None) -> TaskOrder:
         brief = await self._brief(errand)
         request = need_of(brief.resources).of(brief.node)
         disconnect = policy_of(brief.policy).disconnect
@@ -57,6 +57,7 @@ class StoredOrders:
             memory_mb=None if request.memory_mb.hi is None else int(request.memory_mb.hi),
             gpu_indices=_gpus(brief),
             stop_after_s=None if disconnect is None else disconnect.stop_after_s,
+            job=job,
         )
 
     async def job(self, errand: Errand) -> JobOrder:

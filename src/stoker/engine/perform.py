@@ -58,7 +58,9 @@ class Orders(Protocol):
 
     async def place(self, job_id: JobId) -> InstanceId: ...
 
-    async def task(self, errand: Errand) -> TaskOrder: ...
+    async def task(self, errand: Errand, job: JobOrder | None) -> TaskOrder:
+        """With the job that its runner is given as it starts."""
+        ...
 
     async def job(self, errand: Errand) -> JobOrder: ...
 
@@ -82,28 +84,31 @@ class JobPerformers:
         }
 
     async def start_task(self, errand: Errand, effect: StartTask) -> Change:
-        """Where its runner is there at once, as processes are, the job is given to it too: one commit for both. A node
-        of several waits for the others."""
+        """Where its runner is there at once, as processes are, it has the job that came along: one commit for both. A
+        node of several waits for the others."""
         place = await self._place(errand)
         shim = await self._agents.shim(place)
         try:
-            task = await shim.submit(await self._orders.task(errand))
+            job = await self._orders.job(errand) if effect.alone else None
+            task = await shim.submit(await self._orders.task(errand, job))
         except StokerError as error:
             return _not_begun(errand, error)
         accepted = TaskAccepted(attempt=errand.attempt)
+        if job is not None and task.job_taken:
+            # It may have ended already.
+            return _said(errand, accepted, _taken(errand, job))
         if task.state is not S.RUNNING:
             return _said(errand, accepted)
-        if not effect.alone:
+        if job is None:
             self._remember(errand.target, task.socket)
             return _said(errand, accepted)
         try:
-            order = await self._orders.job(errand)
-            await self._agents.runner(place, JobId(errand.target), task.socket).run(order)
+            await self._agents.runner(place, JobId(errand.target), task.socket).run(job)
         except StokerError:
             # The wish to submit it comes next, and says what came of it.
             self._remember(errand.target, task.socket)
             return _said(errand, accepted)
-        return _said(errand, accepted, _taken(errand, order))
+        return _said(errand, accepted, _taken(errand, job))
 
     async def submit_job(self, errand: Errand, effect: SubmitJob) -> Change:
         place, order = await self._place(errand), await self._orders.job(errand)

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from stoker.core.errors import Conflict, Unavailable
+from stoker.core.errors import Conflict, StokerError, Unavailable
 from stoker.runner.code import unpack
 from stoker.runner.command import check_order
 from stoker.runner.deadline import clock
@@ -171,6 +171,16 @@ class Life:
             self.limits.begin(order)
             self.own.say(f"took job {order.job_id}, submission {order.submission} of run {order.run_name}")
             self._go(RunnerState.WAIT_CODE)
+
+    async def take(self, order: JobOrder) -> None:
+        """The job that came with our assignment. What is wrong with it is said to whoever sends it once more."""
+        try:
+            await self.submit(order)
+        except StokerError as error:
+            self.own.say(f"did not take the job that came along: {error.sentence}")
+        else:
+            if order.start:
+                self.run()
 
     async def _keep_order(self, order: JobOrder) -> None:
         data = order.model_dump_json().encode()

@@ -87,7 +87,12 @@ class _Parts:
     life: Life
     reaper: Reaper
     failed: Failed
-    site: web.AppRunner
+    api: Api
+
+    def site(self) -> web.AppRunner:
+        app = self.api.application(self.failed)
+        # A body is taken as it comes: a few bytes of it could stand for more than all our memory and time.
+        return web.AppRunner(app, access_log=None, shutdown_timeout=2.0, lingering_time=1.0, auto_decompress=False)
 
 
 def _put_together(place: Place, assignment: Assignment) -> _Parts:
@@ -99,10 +104,7 @@ def _put_together(place: Place, assignment: Assignment) -> _Parts:
     def failed(what: str, error: BaseException) -> None:
         own.say(f"{what} failed:\n{''.join(traceback.format_exception(error))}")
 
-    app = Api(life, place, assignment).application(failed)
-    # A body is taken as it comes: a few bytes of it could stand for more than all our memory and time.
-    site = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, lingering_time=1.0, auto_decompress=False)
-    return _Parts(life, reaper, failed, site)
+    return _Parts(life, reaper, failed, Api(life, place, assignment))
 
 
 async def _live(place: Place, assignment: Assignment, listener: socket.socket) -> None:
@@ -117,34 +119,52 @@ async def _live(place: Place, assignment: Assignment, listener: socket.socket) -
     loop.set_exception_handler(unhandled)
     parts.reaper.start()
     loop.add_signal_handler(signal.SIGTERM, life.terminate)
-    await parts.site.setup()
-    await web.SockSite(parts.site, listener, backlog=QUEUE).start()
     life.own.say(f"runner {VERSION} of task {assignment.id} is process {os.getpid()}")
     async with asyncio.TaskGroup() as group:
         # One of these that breaks takes the runner with it; the shim then says so.
+        if assignment.job is not None:
+            group.create_task(life.take(assignment.job))
         for work in (life.spool.drive(), life.own.spool.drive(), life.limits.watch()):
             group.create_task(work)
+        door = group.create_task(_open(parts, listener))
         ends = {group.create_task(life.live()), group.create_task(life.abandoned())}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         # Whoever still waits for news hears that there will be none.
         life.spool.finish()
-        await parts.site.cleanup()
+        if door.done():
+            await door.result().cleanup()
         if life.result is None or life.result.failure is not None or life.result.exit_code:
             await life.speak()
         # All that was promised is on disk. Taking apart loop, threads and modules would cost as much as the job did.
         os._exit(0)
 
 
+async def _open(parts: _Parts, listener: socket.socket) -> web.AppRunner:
+    """Of most short jobs nobody ever asks anything: what answers is put together when the first one knocks."""
+    knocked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(listener, knocked.set)
+    await knocked.wait()
+    loop.remove_reader(listener)
+    return await _opened(parts, listener)
+
+
+async def _opened(parts: _Parts, listener: socket.socket) -> web.AppRunner:
+    site = parts.site()
+    await site.setup()
+    await web.SockSite(site, listener, backlog=QUEUE).start()
+    return site
+
+
 async def _rehearse(place: Place) -> None:
     path = place.directory / "socket"
     token = secrets.token_hex(16)
     parts = _put_together(place, Assignment(id=uuid4(), project_id=uuid4(), token=token, socket=str(path)))
-    await parts.site.setup()
-    await web.SockSite(parts.site, listen(path), backlog=QUEUE).start()
+    site = await _opened(parts, listen(path))
     reader, writer = await asyncio.open_unix_connection(str(path))
     for question in ("GET /healthz", "GET /pull?offset=0", "POST /run", "POST /job"):
         writer.write(f"{question} HTTP/1.1\r\nHost: runner\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
     writer.write_eof()
     await reader.read()
     writer.close()
-    await parts.site.cleanup()
+    await site.cleanup()

@@ -1,7 +1,10 @@
 """The named maxima and periods of a shim, in one place."""
 
+from stoker.runner.limits import BODY_BYTES as JOB_BYTES
+
 # What may be asked.
-BODY_BYTES = 256 * 1024
+BODY_BYTES = 256 * 1024 + JOB_BYTES
+"""An order carries the job of its runner."""
 MOST_TASKS = 5_000
 """Kept at once, terminated ones that nobody removed included."""
 

@@ -43,7 +43,7 @@ from stoker.shim.home import Home
 from stoker.shim.limits import KILL_MARGIN_S, KILLED_S, RUNNER_LEAVES_S
 from stoker.shim.runner import Runner
 from stoker.shim.shelf import Record, Shelf
-from stoker.wire.runner import Assignment, Result, Stop
+from stoker.wire.runner import Assignment, JobOrder, Result, Stop
 
 _RESULT_LOOK_S = 0.25
 """A runner tells when there is a result; what it told may be lost."""
@@ -95,7 +95,8 @@ def end_unknown(host: Host, id: UUID) -> None:
 class Process:
     """One task's process: its runner, and what that wrote down."""
 
-    def __init__(self, record: Record, host: Host, news: Callable[[], None]) -> None:
+    def __init__(self, record: Record, host: Host, news: Callable[[], None], job: JobOrder | None = None) -> None:
+        self._job = job
         self._id, self._order, self._socket = record.id, record.order, record.socket
         self._uid, self._gid, self._cgroups = record.uid, record.gid, record.cgroups
         self._host, self._news = host, news
@@ -117,6 +118,11 @@ class Process:
     def left(self) -> bool:
         """There was one, and it is gone: nothing has to be waited for."""
         return self._runner is not None and self._runner.gone.is_set()
+
+    @property
+    def has_job(self) -> bool:
+        """Its runner has taken one."""
+        return self._place.order.exists()
 
     @property
     def log_end(self) -> int:
@@ -228,6 +234,7 @@ class Process:
                 await self._host.in_thread(self._host.fork_server.ensure)
             else:
                 self._runner = runner.hold(pid, self._exit)
+                self._job = None
                 return
 
     def _fork(self, gpu_ids: Sequence[str]) -> int:
@@ -243,6 +250,7 @@ class Process:
             gpu_ids=tuple(gpu_ids),
             gpu_indices=self._order.gpu_indices,
             stop_after_s=self._order.stop_after_s,
+            job=self._job,
         )
         with explained(f"task {self._id}"):
             # Not synced: a machine that crashes takes the runner with it.

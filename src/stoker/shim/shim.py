@@ -138,10 +138,14 @@ class Shim:
                 check(order.id, order.fence, task.record.fence)
                 _check_same(order, task.record.order)
                 await task.submit_again(order.fence)
+        handed_on = fresh and order.job is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_STARTED_S):
                 await task.started.wait()
-        return task.info, fresh
+                if handed_on:
+                    await task.has_job.wait()
+        info = task.info
+        return (info.model_copy(update={"job_taken": True}) if handed_on and task.job_taken else info), fresh
 
     async def terminate(self, id: UUID, order: Terminate, wait_s: float) -> TaskInfo:
         async with self._turn(id):
@@ -184,7 +188,8 @@ class Shim:
         tenant = self._tenants.known(order.project_id) or await self._admit(order.project_id)
         record = Record(
             task=submit(order.id, order.runtime, self._bench.now()),
-            order=order,
+            # What is given to the runner lies with the runner.
+            order=order.model_copy(update={"job": None}),
             fence=order.fence,
             socket=str(self._host.home.runner_socket(order.id)),
             uid=tenant.uid,
@@ -193,7 +198,7 @@ class Shim:
         )
         await self._host.in_thread(self._host.shelf.accept, record)
         log.info("task accepted", task=str(order.id), name=order.name, project=str(order.project_id))
-        return Task(record, self._bench)
+        return Task(record, self._bench, order.job)
 
     async def _admit(self, project_id: UUID) -> Tenant:
         async with self._tenancy:

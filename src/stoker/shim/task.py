@@ -39,7 +39,7 @@ from stoker.shim.change import Changes
 from stoker.shim.limits import DISK_FULL_AGAIN_S, UNDO_AGAIN_S
 from stoker.shim.process import Host, Process
 from stoker.shim.shelf import Record
-from stoker.wire.runner import Result
+from stoker.wire.runner import JobOrder, Result
 from stoker.wire.shim import TaskInfo
 
 SHOWN_AFTER_S = 0.05
@@ -61,14 +61,16 @@ class Bench:
 class Task:
     """`record` is on disk when this is made."""
 
-    def __init__(self, record: Record, bench: Bench) -> None:
+    def __init__(self, record: Record, bench: Bench, job: JobOrder | None = None) -> None:
         self.record = self._saved = record
         self._bench, self._news = bench, asyncio.Event()
         self._writing = asyncio.Lock()
-        self._process = Process(record, bench.host, self._news.set)
+        self._process = Process(record, bench.host, self._news.set, job)
         self._loop: asyncio.Task[None] | None = None
         self.started = asyncio.Event()
         """Its start is over, one way or the other."""
+        self.has_job = asyncio.Event()
+        """Its runner has taken one, or will take none."""
         self.terminated = asyncio.Event()
         self.changed = 0
         """The number of its last change."""
@@ -92,6 +94,10 @@ class Task:
     @property
     def live(self) -> bool:
         return not self.terminated.is_set()
+
+    @property
+    def job_taken(self) -> bool:
+        return self._process.has_job
 
     @property
     def runner_gone(self) -> bool:
@@ -156,6 +162,8 @@ class Task:
         """Something may have happened."""
         if self.live:
             self._process.look()
+            if not self.has_job.is_set() and self._process.has_job:
+                self.has_job.set()
             if at_log:
                 self._process.look_at_log()
             self._show()
@@ -276,6 +284,8 @@ class Task:
         """It waits for news, or for nothing any more."""
         self._show()
         self.started.set()
+        if self._process.gone or self.task.state is S.TERMINATED:
+            self.has_job.set()
         if self.task.state is S.TERMINATED:
             self.terminated.set()
 

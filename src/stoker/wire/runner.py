@@ -210,6 +210,7 @@ class Assignment(Answer):
     gpu_ids: tuple[str, ...] = ()
     gpu_indices: tuple[int, ...] = ()
     stop_after_s: float | None = Field(default=None, gt=0)
+    job: JobOrder | None = Field(default=None, description="Taken at once, as if it had come by `POST /job`.")
 
     @model_validator(mode="after")
     def _whole_user(self) -> "Assignment":

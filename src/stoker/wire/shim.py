@@ -34,7 +34,7 @@ from stoker.core.reason import JobReason
 from stoker.core.shim_task import Runtime
 from stoker.core.shim_task import S as TaskState
 from stoker.wire.model import Answer, Order
-from stoker.wire.runner import LONGEST_WAIT_S, PULL_BYTES, Fence, Result
+from stoker.wire.runner import LONGEST_WAIT_S, PULL_BYTES, Fence, JobOrder, Result
 
 
 class Health(Answer):
@@ -91,6 +91,9 @@ class TaskOrder(Order):
     stop_after_s: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="The opt-in: stop it when the server is away."
     )
+    job: JobOrder | None = Field(
+        default=None, description="Given to its runner on the way, and not kept here; without it the runner waits."
+    )
 
 
 class TaskInfo(Answer):
@@ -106,6 +109,9 @@ class TaskInfo(Answer):
     ended_ago_s: float = Field(default=0.0, description="How long ago that was as this was said, by the host's clock.")
     log_end: int = Field(default=0, description="How far the job's log goes; brought up to date now and then.")
     cleanup_error: str = ""
+    job_taken: bool = Field(
+        default=False, description="In the answer to an order: its runner has taken the job that came with it."
+    )
 
 
 class TaskList(Answer):

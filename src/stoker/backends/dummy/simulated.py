@@ -99,14 +99,17 @@ class Simulated:
     # What its shim is asked.
 
     def submit(self, order: TaskOrder) -> TaskInfo:
-        task = self.tasks.get(order.id)
+        task, taken = self.tasks.get(order.id), False
         if task is None:
             _fenced(order.fence, self._removed.get(order.id, -1) + 1)
             task = self.tasks[order.id] = Task(order.id, order.fence)
             self._write(task=str(order.id), fence=order.fence)
             self._stir(task)
+            if order.job is not None:
+                self.run(order.job)
+                taken = True
         self._heed(task, order.fence)
-        return self.info(task)
+        return self.info(task).model_copy(update={"job_taken": taken})
 
     def task(self, id: UUID) -> Task:
         if (task := self.tasks.get(id)) is None:

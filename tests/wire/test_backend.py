@@ -14,7 +14,6 @@ dummy:
       cpu: 4
       memory: 16GB
       gpu: H100:80GB:2
-      blocks: auto
       price: 2
       spot_price: 0.5
       locations: [north, south]
@@ -57,7 +56,6 @@ def test_without_a_file_there_are_three_kinds_at_two_places_on_demand_and_spot()
         ("memory: 8GB\n      lie: forgot", 7, "dummy.offers.0.lie", "expected 'none'", "Did you mean forget?"),
         ("memory: 8GB\n      gpu: A100,H100:2", 7, "dummy.offers.0.gpu", "one name", "A100:8"),
         ("memory: 8GB\n      gpu: A100:2\n      real: true", 7, "dummy.offers.0.gpu", "no GPUs of its own", "real"),
-        ("memory: 8GB\n      gpu: A100:3\n      blocks: 2", 8, "dummy.offers.0.blocks", "evenly", "divides 3"),
         ("memory: 8GB\n      launch_delay: soon", 7, "dummy.offers.0.launch_delay", "length of time", "90s"),
         ("memory: 8GB\n      locations: [a, a]", 7, "dummy.offers.0.locations", "twice", ""),
     ],

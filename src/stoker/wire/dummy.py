@@ -1,12 +1,11 @@
 """The dummy backend as people set it up in `backends.yml`, steer it while it runs, and see it."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from stoker.core.block import MAX_BLOCKS, divide
 from stoker.core.errors import UserError
 from stoker.core.gpu import Gpu, parse_gpu
 from stoker.core.quantity import size_mb
@@ -99,7 +98,6 @@ class DummyOffer(Model):
     memory: Size
     disk: Size = 100 * 1024
     gpu: Gpus = ()
-    blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)] | Literal["auto"] = 1
     price: Price = 0.0
     spot_price: Price | None = None
     locations: Annotated[tuple[Name, ...], Field(strict=False, min_length=1, max_length=MOST_LOCATIONS)] = ("here",)
@@ -118,10 +116,6 @@ class DummyOffer(Model):
             raise _at("locations", "one of them is named twice")
         if self.real and self.gpu:
             raise _at("gpu", "a real machine has no GPUs of its own", "Leave out gpu, or real.")
-        try:
-            divide(self.resources, self.blocks)
-        except UserError as error:
-            raise _at("blocks", error.sentence.rstrip(".").removeprefix("blocks: "), error.hint) from None
         return self
 
     @property
@@ -161,7 +155,6 @@ def default_offers() -> tuple[DummyOffer, ...]:
             "cpu": 96,
             "memory": "1TB",
             "gpu": "A100:80GB:8",
-            "blocks": "auto",
             "price": 24,
             "spot_price": 8,
         },
@@ -177,7 +170,6 @@ class Offer(Answer):
     location: str = Field(examples=["here"])
     spot: bool
     resources: InstanceResources
-    blocks: int
     price: float
     capacity: int | None = Field(default=None, description="None: without end.")
     machines: int = Field(description="That there are now.")

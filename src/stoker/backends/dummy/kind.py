@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from stoker.core.block import divide
 from stoker.core.offer import Offer
 from stoker.core.resources import Capacity
 from stoker.wire.dummy import Behaviour, DummyOffer, Lie
@@ -25,7 +24,6 @@ class Key(NamedTuple):
 class Kind:
     key: Key
     capacity: Capacity
-    blocks: int
     price: float = 0.0
     room: int | None = None
     """How many machines there are at once; None: without end."""
@@ -39,9 +37,7 @@ class Kind:
 
     def offer(self, machines: int) -> Offer:
         available = None if self.room is None else max(0, self.room - machines)
-        return Offer(
-            BACKEND, self.key.name, self.key.location, self.capacity, self.price, self.key.spot, available, self.blocks
-        )
+        return Offer(BACKEND, self.key.name, self.key.location, self.capacity, self.price, self.key.spot, available)
 
 
 def kinds_of(offers: Iterable[DummyOffer]) -> dict[Key, Kind]:
@@ -52,7 +48,7 @@ def kinds_of(offers: Iterable[DummyOffer]) -> dict[Key, Kind]:
             for spot, price in prices:
                 key = Key(one.name, location, spot)
                 found[key] = Kind(
-                    key, one.resources, divide(one.resources, one.blocks), price, one.capacity, one.real,
+                    key, one.resources, price, one.capacity, one.real,
                     one.launch_delay, one.answer_delay, one.destroy_delay, one.preempt_after if spot else None,
                     one.preempt_notice, one.lie,
                 )  # fmt: skip

@@ -98,7 +98,6 @@ def _offer(kind: Kind, steering: Steering) -> Offer:
         location=kind.key.location,
         spot=kind.key.spot,
         resources=view.resources_of(kind.capacity),
-        blocks=kind.blocks,
         price=kind.price,
         capacity=kind.room,
         machines=steering.dummy.count(kind.key),

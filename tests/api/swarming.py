@@ -75,7 +75,11 @@ def held(work: Json) -> Json:
 
 
 async def worker(api: Api, cpus: float = 1000, **fields: Any) -> Worker:
+    return await registered(api.admin, cpus, **fields)
+
+
+async def registered(member: Client, cpus: float = 1000, **fields: Any) -> Worker:
     total = {"amounts": {"cpus": cpus, "memory": 100_000}}
     body = {"id": str(uuid4()), "name": "w", "total": total, **fields}
-    made = await api.admin.made(WORKERS, body)
-    return Worker(api.admin.speaking_as(made["token"]), made["id"], cpus)
+    made = await member.made(WORKERS, body)
+    return Worker(member.speaking_as(made["token"]), made["id"], cpus)

@@ -14,7 +14,9 @@ from tests.conftest import administer, url_of
 from tests.machine import small_disk
 from tests.process.crowd import Yard
 from tests.process.house import House
-from tests.process.stand import Stand
+from tests.process.stand import Stand, standing
+from tests.process.swarm import REAL, hand
+from tests.worker.stage import Hand
 
 
 class Shared:
@@ -102,3 +104,19 @@ def house(postgres: Embedded, template: str, new_home: Callable[[], Path]) -> It
         machine.clear()
     shutil.rmtree(home, ignore_errors=True)
     asyncio.run(administer(postgres, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture(scope="session")
+def swarm(new_home: Callable[[], Path]) -> Iterator[Stand]:
+    """A server whose tasks of the group `real` are taken by `swarm_hand`."""
+    home = new_home()
+    with standing(home, local=False) as stand:
+        yield stand
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def swarm_hand(swarm: Stand) -> Iterator[Hand]:
+    worker = hand(swarm, swarm.home / "hand", "--cpus", "8", "--group", REAL)
+    yield worker
+    worker.kill()

@@ -66,6 +66,10 @@ class Stand:
         self.server: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
     # The server as a process.
 
     def launch(self) -> None:
@@ -86,7 +90,7 @@ class Stand:
     def answers(self) -> bool:
         assert self.server is not None
         assert self.server.poll() is None, f"the server ended by itself:\n{self.said()}"
-        return ready(f"http://127.0.0.1:{self.port}")
+        return ready(self.url)
 
     def kill_server(self) -> None:
         assert self.server is not None
@@ -176,12 +180,12 @@ class Stand:
     def client(self) -> Client:
         if self._client is None:
             config = read(self.home / "config.yml")
-            self._client = Client(f"http://127.0.0.1:{self.port}", config["token"], config.get("project", "main"))
+            self._client = Client(self.url, config["token"], config.get("project", "main"))
         return self._client
 
     def known_as(self, other: "Stand") -> None:
         """Two servers on one database know the same people; only the first one's home has a token."""
-        self._client = Client(f"http://127.0.0.1:{self.port}", other.client.token, other.client.project)
+        self._client = Client(self.url, other.client.token, other.client.project)
 
     def submit(self, name: str | None, *commands: str, key: str = "", **more: Any) -> Json:
         configuration = {"type": "task", "commands": list(commands)} | ({"name": name} if name else {}) | more
@@ -269,8 +273,8 @@ class Stand:
 
 
 @contextmanager
-def standing(home: Path, **environ: str) -> Iterator[Stand]:
-    made = Stand(home, local=True, **environ)
+def standing(home: Path, *, local: bool = True, **environ: str) -> Iterator[Stand]:
+    made = Stand(home, local=local, **environ)
     try:
         made.start()
         yield made

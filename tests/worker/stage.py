@@ -9,7 +9,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+from uuid import UUID
 
 from stoker.runner import proc
 from tests.worker.fake import FakeServer, Key
@@ -26,10 +27,17 @@ async def until(holds: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any
     return found
 
 
+class Reachable(Protocol):
+    """A server, real or not."""
+
+    @property
+    def url(self) -> str: ...
+
+
 class Hand:
     """`stoker worker`, as a person starts it."""
 
-    def __init__(self, server: FakeServer, home: Path, *options: str, **environ: str) -> None:
+    def __init__(self, server: Reachable, home: Path, *options: str, **environ: str) -> None:
         self.home = home
         home.mkdir(parents=True, exist_ok=True)
         self.log = home / "worker.log"
@@ -47,6 +55,15 @@ class Hand:
     def send(self, number: int) -> None:
         self.keeper.send_signal(number)
 
+    def kill(self) -> None:
+        """It, its keeper and all that they run, without a word."""
+        if self.keeper.poll() is None:
+            for pid in _children(self.keeper.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+                    os.kill(pid, signal.SIGKILL)
+            self.keeper.wait(PATIENCE_S)
+
     async def ended(self, patience_s: float = PATIENCE_S) -> int:
         code = await until(lambda: self.keeper.poll() is not None and [self.keeper.returncode], patience_s)
         return int(code[0])
@@ -61,7 +78,11 @@ def _children(pid: int) -> list[int]:
 
 def processes_of(key: Key) -> list[int]:
     """All that was started for a task, whoever its parent is."""
-    mark = f"STOKER_TASK_ID={key[0]}".encode()
+    return processes_of_task(key[0])
+
+
+def processes_of_task(id: UUID | str) -> list[int]:
+    mark = f"STOKER_TASK_ID={id}".encode()
     return [pid for pid in proc.pids() if proc.alive(pid) and proc.has_in_environment(pid, mark)]
 
 
@@ -75,10 +96,4 @@ async def working(server: FakeServer, home: Path, *options: str, **environ: str)
         assert hand.keeper.poll() is None, hand.said()
         yield hand
     finally:
-        if hand.keeper.poll() is None:
-            pids = _children(hand.keeper.pid)
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-                    os.kill(pid, signal.SIGKILL)
-            await asyncio.to_thread(hand.keeper.wait, PATIENCE_S)
+        await asyncio.to_thread(hand.kill)

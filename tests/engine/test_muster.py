@@ -39,10 +39,13 @@ SELECT id, $1, 'w', 0, 0, 0 FROM unnest($2::uuid[]) AS id
 
 
 class Still:
-    """A clock that stands."""
+    """A clock that stands until somebody moves it."""
+
+    def __init__(self) -> None:
+        self.at = 1_000_000.0
 
     def now(self) -> float:
-        return 1_000_000.0
+        return self.at
 
 
 class Watched(Swarm):
@@ -64,8 +67,8 @@ class Watched(Swarm):
 
 
 @asynccontextmanager
-async def muster_on(db: Database) -> AsyncIterator[tuple[Watched, Muster]]:
-    swarm = Watched(db, Still())
+async def muster_on(db: Database, clock: Still | None = None) -> AsyncIterator[tuple[Watched, Muster]]:
+    swarm = Watched(db, clock or Still())
     muster = Muster(swarm)
     swarm.opened = muster.heard
     for worker in WORKERS:
@@ -153,6 +156,27 @@ async def test_a_task_that_somebody_creates_is_handed_to_who_stands(database: Da
         await standing(muster, 1)
         await swarm.create([draft(A)])
         assert tasks(await waiting) == [A.int]
+
+
+async def test_a_claim_that_stands_is_no_sign_of_life(database: Databases) -> None:
+    """A machine loses its power while it waits for a task: its connection is open, and nobody is at the other end."""
+    clock = Still()
+    async with database() as db, muster_on(db, clock) as (swarm, muster):
+        waiting = said(muster, claim(ANN))
+        await standing(muster, 1)
+        clock.at += swarm.lease_s - 1
+        await muster.say(claim(BOB))
+        await muster.once()
+        await standing(muster, 1)
+        clock.at += 2
+        await swarm.create([draft(A)])
+        await standing(muster, 1)
+        assert tasks(await muster.say(claim(BOB, 2))) == [A.int]
+        # It was there after all.
+        await swarm.create([draft(B)])
+        await swarm.heartbeat(ANN, [], 0)
+        await muster.once()
+        assert tasks(await waiting) == [B.int]
 
 
 async def test_what_another_replica_opened_is_found_when_it_says_so(database: Databases) -> None:

@@ -158,13 +158,16 @@ class Mirror:
         self._leases[worker] = now + lease_s
         self._lost.discard(worker)
 
+    def _holds(self, worker: WorkerId, now: float) -> bool:
+        return worker not in self._left | self._lost and self._leases.get(worker, now) > now
+
     def hear(self, words: Sequence[Word], waiting: Sequence[Ask], given: Given, lease_s: float, now: float) -> None:
         """All that was given back, then all ends, then all claims. A replica may believe that there is nothing."""
         asks = [word.ask for word in words if word.ask is not None] + list(waiting)
-        known = {word.worker for word in words} | {ask.worker for ask in asks}
-        known = {worker for worker in known if worker in self._leases and worker not in self._left}
+        known = {word.worker for word in words if word.worker in self._leases and word.worker not in self._left}
         for worker in known:
             self._renewed(worker, lease_s, now)
+        known |= {ask.worker for ask in waiting if self._holds(ask.worker, now)}
         words = [word for word in words if word.worker in known]
         for word in words:
             for held in word.unstarted:

@@ -150,8 +150,8 @@ class Swarm:
         async def act(tx: Connection, now: float) -> tuple[list[Heard], list[list[Work]], Opened]:
             await tx.execute(PLAN_AFRESH)
             asks = [word.ask for word in words if word.ask is not None] + list(waiting)
-            speakers = {word.worker for word in words} | {ask.worker for ask in waiting}
-            known = await worker.renew(tx, speakers, self.lease_s, now)
+            speakers, standing = {word.worker for word in words}, {ask.worker for ask in waiting}
+            known = await worker.renew(tx, speakers, self.lease_s, now, standing)
             words_known = [word for word in words if word.worker in known]
             refused, opened = await self._news(tx, words_known, now)
             self.kinds.open(opened.kinds)

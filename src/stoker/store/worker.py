@@ -21,10 +21,18 @@ ON CONFLICT (id) DO UPDATE SET seen_at = $10, lease_until = $11, lost_at = NULL
 WHERE worker.project_id = EXCLUDED.project_id AND worker.left_at IS NULL
 """
 
+# A claim that stands was sent long ago, maybe by a machine that has lost its power: it renews nothing, and is served
+# as long as the lease holds. All are locked in the order of their ids.
 RENEW: Final = """
-UPDATE worker SET seen_at = $2, lease_until = $3, lost_at = NULL
-FROM (SELECT id FROM worker WHERE id = ANY($1::uuid[]) AND left_at IS NULL ORDER BY id FOR NO KEY UPDATE) AS known
-WHERE worker.id = known.id RETURNING worker.id, project_id
+WITH known AS MATERIALIZED (
+    SELECT id, project_id, id = ANY($1::uuid[]) AS speaks FROM worker
+    WHERE left_at IS NULL
+      AND (id = ANY($1::uuid[]) OR (id = ANY($4::uuid[]) AND lost_at IS NULL AND lease_until > $2))
+    ORDER BY id FOR NO KEY UPDATE
+), renewed AS (
+    UPDATE worker SET seen_at = $2, lease_until = $3, lost_at = NULL FROM known WHERE worker.id = known.id AND speaks
+)
+SELECT id, project_id FROM known
 """
 
 NEXT_LEASE_END: Final = "SELECT min(lease_until) FROM worker WHERE lost_at IS NULL"
@@ -102,10 +110,11 @@ async def register(
 
 
 async def renew(
-    conn: Connection, workers: Collection[WorkerId], lease_s: float, now: float
+    conn: Connection, speakers: Collection[WorkerId], lease_s: float, now: float, standing: Collection[WorkerId] = ()
 ) -> dict[WorkerId, ProjectId]:
-    """The project of each that is known; the others have to register."""
-    rows = await conn.fetch(RENEW, list(workers), now, now + lease_s)
+    """The project of each that is known; the others have to register. Those who only stand are there while their
+    lease holds, and it goes on running out."""
+    rows = await conn.fetch(RENEW, list(speakers), now, now + lease_s, list(standing))
     return {WorkerId(row["id"]): ProjectId(row["project_id"]) for row in rows}
 
 

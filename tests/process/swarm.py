@@ -81,12 +81,13 @@ class Scene:
         return await until(there, f"{id} has begun")
 
     async def output(self, id: str, stream: str = "stdout") -> bytes:
-        whole, complete = b"", False
+        pieces, offset, complete = [], 0, False
         while not complete:
-            piece = await self.client.get(f"{TASKS}/{id}/logs?stream={stream}&offset={len(whole)}")
+            piece = await self.client.get(f"{TASKS}/{id}/logs?stream={stream}&offset={offset}")
             assert piece.status == 200, piece.body
-            whole, complete = whole + piece.body, piece.headers["Stoker-Log-Complete"] == "true"
-        return whole
+            pieces.append(piece.body)
+            offset, complete = offset + len(piece.body), piece.headers["Stoker-Log-Complete"] == "true"
+        return b"".join(pieces)
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 from stoker.cli.server import ready
@@ -29,8 +30,9 @@ from stoker.runner.identity import Identity
 from stoker.runner.place import Place
 from stoker.runner.proc import alive, has_in_environment, pids
 from stoker.runner.reaper import JOB_VARIABLE, kill_leftovers
-from stoker.store.cluster import Cluster
+from stoker.store.cluster import PORT, USER, Cluster
 from stoker.store.installation import account
+from stoker.store.postgres import DATABASE
 from stoker.wire.frame import Stream, decode, intact
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,6 +135,13 @@ class Stand:
 
     def postgres(self) -> list[int]:
         return Cluster(self.home.resolve(), account(os.geteuid())).processes()
+
+    @property
+    def database_url(self) -> str:
+        """Of its PostgreSQL, for whoever looks at the tables themselves."""
+        cluster = Cluster(self.home.resolve(), account(os.geteuid()))
+        host = quote(str(cluster.socket), safe="")
+        return f"postgresql://{USER}:{cluster.password()}@/{DATABASE}?host={host}&port={PORT}"
 
     def tasks(self) -> list[UUID]:
         """What the shim has on disk."""

@@ -50,7 +50,7 @@ class Hand:
     @property
     def pid(self) -> int:
         """Of the worker itself, below its keeper."""
-        return next(iter(_children(self.keeper.pid)))
+        return next(iter(children_of(self.keeper.pid)))
 
     def send(self, number: int) -> None:
         self.keeper.send_signal(number)
@@ -58,7 +58,7 @@ class Hand:
     def kill(self) -> None:
         """It, its keeper and all that they run, without a word."""
         if self.keeper.poll() is None:
-            for pid in _children(self.keeper.pid):
+            for pid in children_of(self.keeper.pid):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
                     os.kill(pid, signal.SIGKILL)
@@ -72,7 +72,7 @@ class Hand:
         return self.log.read_text()
 
 
-def _children(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
     return [child for child in proc.pids() if (told := proc.stat(child)) is not None and told.parent == pid]
 
 

@@ -126,6 +126,21 @@ async def test_what_the_answer_did_not_bring_goes_back(api: Apis) -> None:
         assert (shown["retry_count"], shown["execution_info"]) == (0, None)
 
 
+async def test_a_second_attempt_that_is_given_back_was_none(api: Apis) -> None:
+    """The figures say of further attempts what the history says."""
+    async with api() as a:
+        id = await one(a.admin, max_retry_count=3)
+        w = await worker(a)
+        await w.end(*await w.claim(), exit_status=1)
+        (second,) = await w.claim()
+        assert (await a.admin.get(f"{TASKS}/statistics")).body["retries"] == 1
+        await w.report(given_back=[held(second)])
+        assert (await a.admin.get(f"{TASKS}/statistics")).body["retries"] == 0
+        assert (await a.admin.get(f"{TASKS}/{id}/statistics")).body["retries"] == 0
+        await w.end(*await w.claim())
+        assert (await a.admin.get(f"{TASKS}/statistics")).body["retries"] == 1
+
+
 async def test_output_is_kept_byte_for_byte(api: Apis) -> None:
     short, long = b"\x00\xff short\n", bytes(range(256)) * 10_000
     async with api() as a:

@@ -69,7 +69,6 @@ class Twins:
     """Every attempt that ever was, also those that were given back and left no record."""
     kinds: dict[TaskId, str] = field(default_factory=dict)
     """What each needs, by its name in `KINDS`; the graph does not know it."""
-    retries: int = 0
 
     async def register(self, id: WorkerId) -> None:
         await worker.register(self.conn, id, PROJECT, PROFILE, LEASE_S, self.now)
@@ -140,7 +139,6 @@ class Twins:
             held = [one.held for one in works]
             assert held == self.graph.hand_out(ask.worker, given, self.now, ask.number)
             self.claimed |= set(held)
-            self.retries += sum(self.graph.tasks[one.task].retry_count > 1 for one in held)
 
     def _ask(self, id: WorkerId, asker: Asker) -> Ask:
         self.claims[id] += 1
@@ -278,12 +276,13 @@ class Twins:
             for measure, figures in (await self.figures()).items()
         }
         tasks, executions = self.graph.tasks.values(), self.graph.executions.values()
+        retries = sum(max(0, one.retry_count - 1) for one in tasks)
         recounted = {
             tally.STATE: Counter(STATES.index(_stand(one)) for one in tasks),
             tally.ENDED: Counter(int(one.entered_at // tally.SLICE_S) for one in tasks if one.state in ENDED),
             tally.EXIT: Counter(one.exit_status for one in executions if one.exit_status is not None),
             tally.LOST: Counter(0 for one in executions if one.outcome is Outcome.LOST),
-            tally.RETRY: Counter({0: self.retries} if self.retries else {}),
+            tally.RETRY: Counter({0: retries} if retries else {}),
         }
         assert {measure: found.get(measure, {}) for measure in recounted} == recounted
         assert sum(found.get(tally.WAIT, {}).values()) == len(self.claimed)

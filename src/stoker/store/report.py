@@ -62,9 +62,13 @@ WITH back AS (
         entered_at = $1, worker_id = NULL, retry_count = retry_count - 1
     FROM unnest($2::uuid[], $3::uuid[], $4::integer[]) AS unstarted (worker_id, task_id, attempt)
     WHERE t.id = unstarted.task_id AND t.worker_id = unstarted.worker_id AND t.attempt = unstarted.attempt
-    RETURNING t.id, t.state, t.attempt, t.kind_id, unstarted.worker_id
+    RETURNING t.id, t.state, t.attempt, t.kind_id, t.scopes, t.retry_count, unstarted.worker_id
 ), dropped AS (
     DELETE FROM execution x USING back WHERE x.task_id = back.id AND x.attempt = back.attempt
+), unmeasured AS (
+    -- The claim has counted it as a further attempt.
+    INSERT INTO task_delta (scope, measure, bucket, n)
+    SELECT scope, 8, 0, -count(*) FROM back CROSS JOIN LATERAL unnest(scopes) AS scope WHERE retry_count > 0 GROUP BY 1
 )
 SELECT id, state, attempt, kind_id, worker_id, false AS succeeded, false AS held FROM back
 """

@@ -9,12 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import asyncpg
 
 from tests.api.conftest import Json
 from tests.process.trail import Attempt, Notes, assert_in_order
 from tests.process.wave import Planned
+
+Row = dict[str, Any]
 
 TASKS = """
 SELECT id::text, state, worker_id, retry_count, pending_dependency_count, exit_status, hold FROM task
@@ -31,24 +34,24 @@ class Ends:
     """All that is known of the tasks of a campaign in which nothing runs any more."""
 
     planned: dict[str, Planned]
-    tasks: dict[str, asyncpg.Record]
-    executions: dict[str, list[asyncpg.Record]]
+    tasks: dict[str, Row]
+    executions: dict[str, list[Row]]
     notes: Notes
 
     @classmethod
     async def read(cls, url: str, planned: Sequence[Planned], notes: Notes) -> "Ends":
         connection = await asyncpg.connect(url)
         try:
-            tasks = {row["id"]: row for row in await connection.fetch(TASKS)}
+            tasks = {row["id"]: dict(row) for row in await connection.fetch(TASKS)}
             executions = defaultdict(list)
             for row in await connection.fetch(EXECUTIONS):
-                executions[row["task"]].append(row)
+                executions[row["task"]].append(dict(row))
         finally:
             await connection.close()
         return cls({task.id: task for task in planned}, tasks, dict(executions), notes)
 
     @cached_property
-    def records(self) -> dict[Attempt, asyncpg.Record]:
+    def records(self) -> dict[Attempt, Row]:
         return {(row["task"], row["attempt"]): row for rows in self.executions.values() for row in rows}
 
     @cached_property

@@ -249,12 +249,21 @@ async def test_a_late_worker_that_was_not_given_up_keeps_its_tasks(database: Dat
     [
         ([(10, 11), (11, 12), (12, 10)], UserError),
         ([(10, 10)], UserError),
+        ([(3, 11), (11, 3)], UserError),
         ([(10, 99)], NotFound),
         ([(10, 1)], Conflict),
         ([(11, 2), (3, 11)], UserError),
         ([(4, 12)], Conflict),
     ],
-    ids=["cycle", "self edge", "unknown", "not inactive", "cycle through old tasks", "ended source"],
+    ids=[
+        "cycle",
+        "self edge",
+        "cycle with one old task",
+        "unknown",
+        "not inactive",
+        "cycle through old tasks",
+        "ended source",
+    ],
 )
 async def test_a_graph_that_cannot_be_is_refused_and_nothing_of_it_is_stored(
     database: Databases, edges: list[tuple[int, int]], error: type[UserError]

@@ -19,6 +19,7 @@ from tests.store.task_model import (
     ANN,
     LEASE_S,
     NOW,
+    PROJECT,
     WORKERS,
     Databases,
     claim_all,
@@ -181,6 +182,25 @@ async def test_a_success_releases_an_edge_that_is_added_meanwhile(database: Data
             ending = asyncio.create_task(end(db, ANN, held))
             await until_waiting(db, ending)
         assert (await ending).available == 1
+
+
+async def test_a_dependency_that_succeeds_while_a_graph_waits_for_it_is_satisfied(database: Databases) -> None:
+    """It was running when the graph named it, and has ended when the graph has its lock: no mistake of anybody."""
+    async with swarm(database, [draft(1)]) as db:
+        (held,) = await claim_all(db)
+
+        async def store() -> continuation.Opened:
+            async with db.transaction() as tx:
+                load = task.Load(tx, PROJECT, NOW)
+                await load.add([task.Draft(task_id(2), PROJECT, None, command='"true"')])
+                return await load.finish([Edge(task_id(1), task_id(2))], forgiving=True)
+
+        async with db.transaction() as tx:
+            await report.report(tx, [(ANN, End(held, 0))], NOW)
+            storing = asyncio.create_task(store())
+            await until_waiting(db, storing)
+        assert (await storing).count == 1
+        assert await states(db) == {1: "terminated", 2: "available"}
 
 
 async def test_a_cancellation_that_meets_a_claim_leaves_what_waits_for_the_task_alone(database: Databases) -> None:

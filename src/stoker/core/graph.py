@@ -1,11 +1,11 @@
 """All swarm tasks and their edges, one event at a time: slow, obvious, and the measure of the SQL in `store/`."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from stoker.core.errors import Conflict, NotFound, UserError
 from stoker.core.ids import TaskId, WorkerId
@@ -37,10 +37,41 @@ from stoker.core.task import (
     unknown,
 )
 
+STEPS: Final = 500
+"""That are done in one go."""
+
+N = TypeVar("N", bound=Hashable)
+
 
 class Edge(NamedTuple):
     source: TaskId
     target: TaskId
+
+
+def knots(edges: Iterable[tuple[N, N]]) -> Generator[None, None, list[tuple[N, N]]]:
+    """What is left of edges when whoever waits for nobody is taken away, again and again: circles, and what waits for
+    them. Yields every so many steps, so that whoever has a million of them can do something else in between."""
+    after: dict[N, list[N]] = {}
+    waits_for: dict[N, int] = {}
+    for steps, (source, target) in enumerate(edges):
+        after.setdefault(source, []).append(target)
+        waits_for[target] = waits_for.get(target, 0) + 1
+        if steps % STEPS == 0:
+            yield
+    free, steps = [], 0
+    for source in after:
+        if source not in waits_for:
+            free.append(source)
+        if (steps := steps + 1) % STEPS == 0:
+            yield
+    while free:
+        for target in after.pop(free.pop(), ()):
+            waits_for[target] -= 1
+            if not waits_for[target]:
+                free.append(target)
+            if (steps := steps + 1) % STEPS == 0:
+                yield
+    return [(source, target) for source, targets in after.items() for target in targets if waits_for[target]]
 
 
 def refuse_cycle(edges: Iterable[Edge]) -> None:

@@ -1,7 +1,8 @@
 """From tasks as people write them to what is stored: ids are made, names of the request become edges."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from stoker.wire.task import NewTask
 from stoker.wire.time import seconds_of
 
 _DETAILS: Final = ("working_dir", "stdin", "exclusive", "output", "output_dir")
+_IN_DETAIL: Final = {*_DETAILS, "env", "alternatives", "group"}
 
 
 class Graph:
@@ -27,9 +29,9 @@ class Graph:
         self._project, self._user, self._new_id = project, user, new_id
         self._last_id: UUID | None = None
         self._refs: dict[str, TaskId] = {}
-        self._fresh: set[TaskId] = set()
-        self._forward: list[tuple[TaskId, str]] = []
-        self._backward: list[tuple[str, TaskId]] = []
+        # Beside each other and not in pairs: the garbage collector would walk through hundreds of thousands of those.
+        self._sources: list[TaskId | str] = []
+        self._targets: list[TaskId | str] = []
         self._texts: dict[tuple[tuple[str, Any], ...], str] = {}
         self.ids: list[TaskId] = []
         self.keys: dict[str, int] = {}
@@ -43,11 +45,12 @@ class Graph:
             if task.ref in self._refs:
                 raise UserError(f"Two tasks of this request have the ref {task.ref[:80]!r}.", code="duplicate_ref")
             self._refs[task.ref] = id
-        self._forward += [(id, name) for name in task.continuations]
-        self._backward += [(name, id) for name in task.depends_on]
+        self._sources += [id] * len(task.continuations)
+        self._targets += task.continuations
+        self._sources += task.depends_on
+        self._targets += [id] * len(task.depends_on)
         self.ids.append(id)
-        self._fresh.add(id)
-        if len(self.ids) > MOST_TASKS_IN_A_GRAPH or len(self._forward) + len(self._backward) > MOST_EDGES_IN_A_GRAPH:
+        if len(self.ids) > MOST_TASKS_IN_A_GRAPH or self.edge_count > MOST_EDGES_IN_A_GRAPH:
             raise UserError(
                 f"One request may hold {MOST_TASKS_IN_A_GRAPH} tasks and {MOST_EDGES_IN_A_GRAPH} edges.",
                 hint="Send several; continuations may name tasks of an earlier one.",
@@ -71,7 +74,7 @@ class Graph:
             self._project,
             None if task.state is None else State(task.state),
             task.name,
-            None if task.command is None else json.dumps(task.command),
+            None if task.command is None else _command(task.command),
             self._text(task.requested_resources),
             tuple(map(self._text, task.alternatives)),
             task.estimated_runtime,
@@ -96,26 +99,35 @@ class Graph:
             text = self._texts[key] = json.dumps(amounts)
         return text
 
-    def edges(self) -> tuple[list[Edge], list[Edge]]:
-        """Those among the tasks of the request or to others; and those by which they wait for others."""
-        edges = [Edge(source, self._named(target)) for source, target in self._forward]
-        after: list[Edge] = []
-        for name, target in self._backward:
-            source = self._named(name)
-            (edges if source in self._fresh else after).append(Edge(source, target))
-        return edges, after
+    @property
+    def edge_count(self) -> int:
+        """As they were named."""
+        return len(self._sources)
 
-    def _named(self, name: str) -> TaskId:
-        if (id := self._refs.get(name)) is not None:
+    def edges(self) -> Iterator[Edge]:
+        """Among the tasks of the request, and between them and others. To be called when all of them are taken."""
+        return map(Edge, map(self._named, self._sources), map(self._named, self._targets))
+
+    def _named(self, end: TaskId | str) -> TaskId:
+        if not isinstance(end, str):
+            return end
+        if (id := self._refs.get(end)) is not None:
             return id
         try:
-            return TaskId(UUID(name))
+            return TaskId(UUID(end))
         except ValueError:
             raise NotFound(
-                f"No task of this request has the ref {name[:80]!r}, and it is no id.",
+                f"No task of this request has the ref {end[:80]!r}, and it is no id.",
                 hint="Edges name tasks by `ref`, or by id where they were stored before.",
                 code="unknown_ref",
             ) from None
+
+
+def _command(command: str | tuple[str, ...]) -> str:
+    """As `json.dumps` writes it, in a fifth of the time."""
+    if isinstance(command, str):
+        return encode_basestring_ascii(command)
+    return f"[{', '.join(map(encode_basestring_ascii, command))}]"
 
 
 def _check(task: NewTask) -> None:
@@ -129,6 +141,8 @@ def _check(task: NewTask) -> None:
 
 
 def _detail(task: NewTask) -> str:
+    if task.model_fields_set.isdisjoint(_IN_DETAIL):
+        return "{}"
     detail: dict[str, Any] = {"env": task.env} if task.env else {}
     for name in _DETAILS:
         value = getattr(task, name)
@@ -138,4 +152,4 @@ def _detail(task: NewTask) -> str:
         detail["alternatives"] = task.alternatives
     if task.group is not None:
         detail["group"] = task.group
-    return json.dumps(detail) if detail else "{}"
+    return json.dumps(detail)

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
@@ -21,11 +21,14 @@ from stoker.store import idempotency, task_kind
 from stoker.store.continuation import Opened
 from stoker.store.database import Connection
 from stoker.store.idempotency import Claim, key_of
-from stoker.store.task import Load
+from stoker.store.task import Draft, Load
+from stoker.store.turn import pieces
 from stoker.wire.task import Created, NewTask
 
 AT_ONCE: Final = 200
-"""Lines that are read before others have their turn."""
+"""Tasks that are stored with one statement."""
+READ_AT_ONCE: Final = 50
+"""Before others have their turn: a millisecond or two."""
 MOST_IDS_TOLD: Final = 1_000
 PATIENCE_S: Final = 30.0
 """How long a client may be silent in the middle of its graph: it keeps a connection of the database."""
@@ -61,16 +64,36 @@ async def lines_of(stream: AsyncIterator[bytes]) -> AsyncIterator[Lines]:
         yield [rest]
 
 
+async def _add_all(load: Load, coming: AsyncIterator[list[Draft]]) -> None:
+    """The next ones are read while PostgreSQL stores those before."""
+    storing: asyncio.Task[None] | None = None
+    try:
+        async for drafts in coming:
+            if storing is not None:
+                await storing
+            storing = asyncio.create_task(load.add(drafts))
+        if storing is not None:
+            await storing
+    finally:
+        if storing is not None:
+            # Whatever stopped us: the connection is in use until then, and what it says now is nobody's business.
+            await asyncio.gather(storing, return_exceptions=True)
+
+
 class GraphLoad:
     def __init__(self, context: Context, access: Access, graph: Graph, key: str | None) -> None:
         self._context, self._access, self._graph = context, access, graph
         self._key = None if key is None else key_of(access.caller.user_id, f"tasks of {access.project_id}", key)
 
     async def whole(self, tasks: Sequence[NewTask], digest: bytes) -> Made:
+        drafts: list[Draft] = []
+        async for some in pieces(tasks, READ_AT_ONCE):
+            drafts += map(self._graph.take, some)
+
         async def act(tx: Connection, now: float) -> Opened:
             load = Load(tx, self._access.project_id, now)
-            for first in range(0, len(tasks), AT_ONCE):
-                await load.add([self._graph.take(task) for task in tasks[first : first + AT_ONCE]])
+            for first in range(0, len(drafts), AT_ONCE):
+                await load.add(drafts[first : first + AT_ONCE])
             return await self._finish(tx, load, digest, now)
 
         before = await self._before(digest)
@@ -89,17 +112,8 @@ class GraphLoad:
 
         async def act(tx: Connection, now: float) -> Opened:
             load = Load(tx, self._access.project_id, now)
-            number = 0
-            async with aclosing(lines) as coming:  # type: ignore[type-var]
-                async for some in coming:
-                    tasks = []
-                    for line in some:
-                        number += 1
-                        if text := line.strip():
-                            hash.update(text)
-                            tasks.append(self._graph.take(parsed(NewTask, text, line=number)))
-                    if tasks:
-                        await load.add(tasks)
+            async with aclosing(lines) as coming, aclosing(self._taken(coming, hash)) as taken:  # type: ignore[type-var]
+                await _add_all(load, taken)
             if not len(load):
                 raise UserError("There is no task in the body.", hint="Send one as JSON on each line.")
             return await self._finish(tx, load, hash.digest(), now)
@@ -109,17 +123,29 @@ class GraphLoad:
         async with self._context.graphs:
             return await self._stored(act, b"")
 
+    async def _taken(self, coming: AsyncIterator[Lines], hash: "hashlib._Hash") -> AsyncGenerator[list[Draft], None]:
+        number = 0
+        async for some in coming:
+            drafts = []
+            async for few in pieces(some, READ_AT_ONCE):
+                for line in few:
+                    number += 1
+                    if text := line.strip():
+                        hash.update(text)
+                        drafts.append(self._graph.take(parsed(NewTask, text, line=number)))
+            if drafts:
+                yield drafts
+
     async def _finish(self, tx: Connection, load: Load, digest: bytes, now: float) -> Opened:
-        edges, after = self._graph.edges()
-        opened = await load.finish(edges, after)
+        opened = await load.finish(self._graph.edges(), forgiving=True)
         await task_kind.set_keys(tx, self._access.project_id, self._graph.keys)
         ids, swarm = self._graph.ids, self._context.engine.swarm
         user, project = self._access.user, self._access.project_id
-        await swarm.note_created(tx, ids[0], project, len(ids), len(edges) + len(after), user, now)
+        await swarm.note_created(tx, ids[0], project, len(ids), self._graph.edge_count, user, now)
         self._created = Created(
             ids=tuple(ids) if len(ids) <= MOST_IDS_TOLD else (),
             count=len(ids),
-            edges=len(edges) + len(after),
+            edges=self._graph.edge_count,
             available=opened.count,
         )
         if self._key is not None:

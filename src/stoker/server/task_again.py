@@ -58,13 +58,9 @@ async def _copied(tx: Connection, access: Access, rows: list[Any], made: dict[UU
     load = Load(tx, access.project_id, now)
     for first in range(0, len(rows), AT_ONCE):
         await load.add([_draft(row, access, TaskId(made[row["id"]])) for row in rows[first : first + AT_ONCE]])
-    inside, after = [], []
-    for source, target in await task_copy.edges_to(tx, list(made)):
-        if source in made:
-            inside.append(Edge(TaskId(made[source]), TaskId(made[target])))
-        else:
-            after.append(Edge(source, TaskId(made[target])))
-    return await load.finish(inside, after)
+    edges = await task_copy.edges_to(tx, list(made))
+    renamed = (Edge(TaskId(made.get(source, source)), TaskId(made[target])) for source, target in edges)
+    return await load.finish(renamed, forgiving=True)
 
 
 def _draft(row: Any, access: Access, id: TaskId) -> Draft:

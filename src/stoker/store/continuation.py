@@ -13,17 +13,18 @@ inactive task is open, what an inactive task leads to is inactive or cancelled.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 from uuid import UUID
 
 from stoker.core.errors import NotFound, UserError
-from stoker.core.graph import Edge, refuse_cycle
+from stoker.core.graph import Edge, knots, refuse_cycle
 from stoker.core.ids import TaskId
 from stoker.core.task import INACTIVE, OPEN_TO_EDGES, State, conflict, unknown
 from stoker.store.database import Connection, Record
+from stoker.store.turn import in_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Opened:
         return Opened(self.count + other.count, self.kinds | other.kinds)
 
 
+Node = TaskId | int
+
 GRAPH_LOCK: Final = 0x7461_736B_6564_6765
 
 # A cached plan is as old as its connection: one that was made for empty tables reads all of them when a million tasks
@@ -44,7 +47,8 @@ GRAPH_LOCK: Final = 0x7461_736B_6564_6765
 PLAN_AFRESH: Final = "SET LOCAL plan_cache_mode = force_custom_plan"
 
 LOCK_TASKS: Final = """
-SELECT id, state, project_id FROM task WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
+SELECT id, state, project_id, state = 'terminated' AND (exit_status = 0 OR NOT has_command) AS succeeded
+FROM task WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
 """
 
 # One step along the edges. OFFSET 0 keeps it what it says, two look-ups by key for each task: left to itself the
@@ -159,7 +163,11 @@ FROM continuation c JOIN unnest($1::uuid[], $2::uuid[]) AS named (source, target
 async def add_continuations(conn: Connection, edges: Iterable[Edge]) -> None:
     """Makes each target wait for its source. An edge that is there already is left as it is."""
     edges = list(dict.fromkeys(edges))
-    await check_edges(conn, edges, {}, None)
+    sources, targets = {edge.source for edge in edges}, {edge.target for edge in edges}
+    states = states_of((await lock_ends(conn, sources, targets)).values())
+    refuse_closed(edges, states)
+    waiting = [edge for edge in edges if states[edge.source] is INACTIVE]
+    await refuse_circles(chain(waiting, await edges_beyond(conn, targets) if waiting else ()))
     await conn.execute(ADD_CONTINUATIONS, *columns(edges))
 
 
@@ -179,36 +187,37 @@ async def remove_continuations(conn: Connection, edges: Iterable[Edge], now: flo
     return await _onward(conn, await conn.fetch(REMOVE_CONTINUATIONS, now, *columns(edges)), now)
 
 
-async def check_edges(
-    conn: Connection, edges: Collection[Edge], fresh: Mapping[TaskId, State], project: UUID | None
-) -> None:
-    """Locks the existing ends of new edges and refuses those that cannot be; `fresh` tasks are about to be stored.
-
-    Where fresh ones name only later ones, as most do, there is no circle to look for.
-    """
-    sources, targets = {edge.source for edge in edges} - fresh.keys(), {edge.target for edge in edges} - fresh.keys()
+async def lock_ends(
+    conn: Connection,
+    sources: Collection[TaskId],
+    targets: Collection[TaskId],
+    passing: Collection[TaskId] = (),
+    project: UUID | None = None,
+) -> dict[TaskId, Record]:
+    """Locks the existing ends of new edges, and what those of them reach that a success may pass through at once."""
     # A task never becomes inactive again, so this answer cannot turn into yes before the rows are locked.
     if sources and await conn.fetchval(MAY_CLOSE_A_CYCLE, list(sources)):
         await conn.execute("SELECT pg_advisory_xact_lock($1)", GRAPH_LOCK)
-    passing = targets if any(state is not INACTIVE for state in fresh.values()) else set()
-    old = sources | targets
-    rows = await lock(conn, old, REACH, list(passing), [False] * len(passing)) if old else []
-    states = {**fresh, **states_of(rows)}
-    if missing := old - states.keys():
+    ends = {*sources, *targets}
+    rows = {TaskId(row["id"]): row for row in await lock(conn, ends, REACH, list(passing), [False] * len(passing))}
+    if missing := ends - rows.keys():
         raise unknown(missing)
-    if len({row["project_id"] for row in rows} | ({project} if project else set())) > 1:
+    if len({row["project_id"] for row in rows.values()} | ({project} if project else set())) > 1:
         raise UserError("These tasks belong to different projects.", hint="Continuations stay inside one project.")
-    refuse_closed(edges, states)
-    waiting = [edge for edge in edges if states[edge.source] is INACTIVE]
-    beyond = await conn.fetch(EDGES_BEYOND, list(targets)) if sources and targets and waiting else []
-    if beyond or (sources and targets) or not _forward(waiting, fresh):
-        # In a thread: a hundred thousand edges take a while, and others have questions meanwhile.
-        await asyncio.to_thread(refuse_cycle, chain(waiting, [Edge(*row) for row in beyond]))
+    return rows
 
 
-def _forward(edges: Iterable[Edge], fresh: Mapping[TaskId, State]) -> bool:
-    place = {id: number for number, id in enumerate(fresh)}
-    return all(place.get(source, -1) < place.get(target, len(place)) for source, target in edges)
+async def edges_beyond(conn: Connection, targets: Collection[TaskId]) -> list[Edge]:
+    """All that lead on from these, as far as tasks wait."""
+    return [Edge(*row) for row in await conn.fetch(EDGES_BEYOND, list(targets))]
+
+
+async def refuse_circles(edges: Iterable[tuple[Node, Node]], ids: Sequence[TaskId] = ()) -> None:
+    """An end that is a number is a place in `ids`."""
+    if left := await in_turns(knots(edges)):
+        named = [Edge(*(ids[end] if isinstance(end, int) else end for end in edge)) for edge in left]
+        # In a thread: what hangs on a circle may be a hundred thousand, and this goes through all of them.
+        await asyncio.to_thread(refuse_cycle, named)
 
 
 def refuse_closed(edges: Iterable[Edge], states: Mapping[TaskId, State]) -> None:

@@ -4,10 +4,9 @@ What workers do to them is in `claim.py`, what moves along their edges in `conti
 `task_list.py`. The meaning of each statement is the table of `core/task.py`; a property test compares the two.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 
@@ -21,28 +20,36 @@ from stoker.store.continuation import (
     REACH,
     REACH_OF_CANCEL,
     STORE_CONTINUATIONS,
+    Node,
     Opened,
-    check_edges,
     columns,
+    edges_beyond,
     lock,
+    lock_ends,
+    refuse_circles,
+    refuse_closed,
     release_continuations,
+    states_of,
 )
 from stoker.store.database import Connection
 from stoker.store.task_kind import GROUP, LABEL, PROJECT, KindKey
+from stoker.store.turn import PIECE, pieces
 
 # A B-tree refuses values above 2,704 bytes, in words that no user understands.
 REQUESTED_RESOURCES_CHARS: Final = 1000
 OPTIONS_CHARS: Final = 2000
 
+PLACE: Final = 2**32 - 1
+
 STORE_TASKS: Final = """
-INSERT INTO task (id, project_id, state, priority, max_retry_count, pending_dependency_count, has_command,
+INSERT INTO task (id, project_id, state, pending_dependency_count, priority, max_retry_count, has_command,
                   kind_id, scopes, keyed, crash_limit, start_at, hold, deadline_at, created_at, entered_at)
-SELECT id, $1, state, priority, max_retry_count, pending_dependency_count, has_command, kind_id,
+SELECT id, $1, state, pending_dependency_count, priority, max_retry_count, has_command, kind_id,
        string_to_array(scopes, ',')::integer[], keyed, crash_limit, start_at,
        CASE WHEN start_at > $2 THEN 'clock' END, deadline_at, $2, $2
 FROM unnest($3::uuid[], $4::text[], $5::integer[], $6::integer[], $7::integer[], $8::boolean[], $9::integer[],
             $10::text[], $11::boolean[], $12::integer[], $13::float8[], $14::float8[])
-     AS new (id, state, priority, max_retry_count, pending_dependency_count, has_command, kind_id, scopes, keyed,
+     AS new (id, state, pending_dependency_count, priority, max_retry_count, has_command, kind_id, scopes, keyed,
              crash_limit, start_at, deadline_at)
 """
 
@@ -51,10 +58,6 @@ INSERT INTO task_spec (project_id, task_id, name, command, requested_resources, 
                        max_termination_time, detail, group_name, labels, retry_of, user_name)
 SELECT $1, * FROM unnest($2::uuid[], $3::text[], $4::jsonb[], $5::jsonb[], $6::float8[], $7::float8[], $8::jsonb[],
                          $9::text[], $10::jsonb[], $11::uuid[], $12::text[])
-"""
-
-SUCCEEDED: Final = """
-SELECT id FROM task WHERE id = ANY($1::uuid[]) AND state = 'terminated' AND (exit_status = 0 OR NOT has_command)
 """
 
 MAKE_AVAILABLE: Final = """
@@ -105,8 +108,7 @@ UPDATE task SET priority = $2 WHERE id = $1 AND state IN ('inactive', 'available
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """A task as it is wanted. Texts that are JSON are passed on unread; no `state`: available unless it waits."""
 
     id: TaskId
@@ -143,21 +145,6 @@ class Draft:
         return [(PROJECT, ""), *group, *((LABEL, name) for name in self.label_names)]
 
 
-class _Row(NamedTuple):
-    """What `task` keeps of a draft, while the rest is stored already."""
-
-    state: State | None
-    priority: int
-    max_retry_count: int
-    has_command: bool
-    kind_id: int
-    scopes: str
-    keyed: bool
-    crash_limit: int
-    start_at: float | None
-    deadline_at: float | None
-
-
 class Cancelled(NamedTuple):
     cancelled: int
     told: list[tuple[WorkerId, Held]]
@@ -165,11 +152,26 @@ class Cancelled(NamedTuple):
 
 
 class Load:
-    """A graph on its way into the database, all or nothing: specifications as they come, tasks when edges are known."""
+    """A graph on its way into the database, all or nothing: specifications as they come, tasks when edges are known.
+
+    A graph may have a million tasks, and others have questions meanwhile. So nothing here goes through all of them in
+    one go, and what is kept of each is no more than the garbage collector has to walk: a tuple of plain values for a
+    task, and a number for an edge among them, the places of its two ends.
+    """
 
     def __init__(self, conn: Connection, project: ProjectId, now: float) -> None:
         self._conn, self._project, self._now = conn, project, now
-        self._rows: dict[TaskId, _Row] = {}
+        self._places: dict[TaskId, int] = {}
+        self._ids: list[TaskId] = []
+        self._rows: list[tuple[Any, ...]] = []
+        """State, then what else `STORE_TASKS` takes of each, but for its id and how many it waits for."""
+        self._waits_for: list[int] = []
+        self._inside: dict[int, None] = {}
+        self._outside: dict[Edge, None] = {}
+        """Edges from or to tasks that were there before."""
+        self._may_have_circles = False
+        """Not where each edge leads to a later task, as in most graphs."""
+        self._has_barriers = False
         self._kinds: dict[KindKey, int] = {}
         self._scopes: dict[tuple[str, str], int] = {}
 
@@ -183,15 +185,18 @@ class Load:
             self._kinds |= await task_kind.kind_ids(self._conn, self._project, new_kinds)
         if new_scopes := {scope for some in scopes for scope in some} - self._scopes.keys():
             self._scopes |= await task_kind.scope_ids(self._conn, self._project, new_scopes)
-        before = len(self._rows)
         for d, kind, some in zip(drafts, kinds, scopes, strict=True):
             counted = ",".join([str(self._scopes[scope]) for scope in some])
-            self._rows[d.id] = _Row(
-                d.state, d.priority, d.max_retry_count, d.command is not None, self._kinds[kind], counted,
-                d.key is not None, d.crash_limit, d.start_at, d.deadline_at,
-            )  # fmt: skip
-        if len(self._rows) < before + len(drafts):
+            self._places[d.id] = len(self._ids)
+            self._ids.append(d.id)
+            self._rows.append((
+                d.state and d.state.value, d.priority, d.max_retry_count, d.command is not None, self._kinds[kind],
+                counted, d.key is not None, d.crash_limit, d.start_at, d.deadline_at,
+            ))  # fmt: skip
+            self._has_barriers |= d.command is None
+        if len(self._places) < len(self._ids):
             raise UserError("One request names the same task twice.", hint="Give each task an id of its own.")
+        self._waits_for += [0] * len(drafts)
         await self._store_specs(drafts)
 
     async def _store_specs(self, drafts: Sequence[Draft]) -> None:
@@ -205,45 +210,82 @@ class Load:
         except asyncpg.UniqueViolationError as error:
             raise Conflict("One of these tasks exists already.", hint="Nothing was stored; use fresh ids.") from error
 
-    async def finish(self, edges: Iterable[Edge], after: Iterable[Edge] = ()) -> Opened:
-        """`after`: edges from tasks that were there before; those that succeeded need not be waited for."""
-        edges = list(dict.fromkeys(edges))
-        edges += await self._still_open(list(dict.fromkeys(after)))
-        waits_for = Counter(edge.target for edge in edges)
-        states = {id: row.state or (INACTIVE if waits_for[id] else AVAILABLE) for id, row in self._rows.items()}
-        await check_edges(self._conn, edges, states, self._project)
-        passed = [id for id, row in self._rows.items() if states[id] is AVAILABLE and not row.has_command]
-        past = set(passed)
-        await self._store_tasks(
-            {id: "terminated" if id in past else state.value for id, state in states.items()}, waits_for
-        )
-        inside = [edge for edge in edges if edge.target in self._rows]
-        if inside:
-            await self._conn.execute(STORE_CONTINUATIONS, *columns(inside))
-        if len(inside) < len(edges):
-            await self._conn.execute(ADD_CONTINUATIONS, *columns([e for e in edges if e.target not in self._rows]))
-        ready = [
-            row.kind_id
-            for id, row in self._rows.items()
-            if states[id] is AVAILABLE and row.has_command and (row.start_at or 0) <= self._now
-        ]
-        return Opened(len(ready), frozenset(ready)) | await release_continuations(self._conn, passed, self._now)
+    async def finish(self, edges: Iterable[Edge], *, forgiving: bool = False) -> Opened:
+        """`forgiving`: a task that was there before and has succeeded need not be waited for, and is no mistake."""
+        async for some in pieces(edges):
+            self._link(some)
+        beyond = await self._lock_outside(forgiving=forgiving) if self._outside else []
+        if self._may_have_circles:
+            await refuse_circles(chain(self._ends(), map(self._placed, chain(self._outside, beyond))), self._ids)
+        opened, passed = await self._store_tasks()
+        async for keys in pieces(self._inside):
+            sources, targets = [self._ids[key >> 32] for key in keys], [self._ids[key & PLACE] for key in keys]
+            await self._conn.execute(STORE_CONTINUATIONS, sources, targets)
+        async for some in pieces(self._outside):
+            await self._conn.execute(STORE_CONTINUATIONS, *columns([e for e in some if e.target in self._places]))
+            await self._conn.execute(ADD_CONTINUATIONS, *columns([e for e in some if e.target not in self._places]))
+        return opened | await release_continuations(self._conn, passed, self._now)
 
-    async def _still_open(self, after: list[Edge]) -> list[Edge]:
-        sources = list({edge.source for edge in after})
-        done = {row["id"] for row in await self._conn.fetch(SUCCEEDED, sources)} if sources else set()
-        return [edge for edge in after if edge.source not in done]
+    def _link(self, edges: Iterable[Edge]) -> None:
+        for edge in edges:
+            source, target = self._places.get(edge.source), self._places.get(edge.target)
+            if source is None or target is None:
+                self._outside[edge] = None
+            elif (key := source << 32 | target) not in self._inside:
+                self._inside[key] = None
+                self._waits_for[target] += 1
+                self._may_have_circles |= source >= target
 
-    async def _store_tasks(self, states: dict[TaskId, str], waits_for: Counter[TaskId]) -> None:
-        rows = [
-            (id, states[id], row.priority, row.max_retry_count, waits_for[id], row.has_command, row.kind_id, row.scopes,
-             row.keyed, row.crash_limit, row.start_at, row.deadline_at)
-            for id, row in self._rows.items()
-        ]  # fmt: skip
-        for first in range(0, len(rows), 5_000):
-            await self._conn.execute(
-                STORE_TASKS, self._project, self._now, *zip(*rows[first : first + 5_000], strict=True)
-            )
+    async def _lock_outside(self, *, forgiving: bool) -> list[Edge]:
+        """Holds the tasks that were there before. Returns what leads on from those that wait for new ones, if new ones
+        wait for old ones too, since a circle may go through both."""
+        sources = {edge.source for edge in self._outside} - self._places.keys()
+        targets = {edge.target for edge in self._outside} - self._places.keys()
+        passing = targets if self._has_barriers else ()
+        rows = await lock_ends(self._conn, sources, targets, passing, self._project)
+        if forgiving and (done := {id for id in sources if rows[id]["succeeded"]}):
+            self._outside = {edge: None for edge in self._outside if edge.source not in done}
+        fresh = dict.fromkeys(self._places.keys() & {end for edge in self._outside for end in edge}, INACTIVE)
+        refuse_closed(self._outside, fresh | states_of(rows.values()))
+        for _, target in self._outside:
+            if (place := self._places.get(target)) is not None:
+                self._waits_for[place] += 1
+        if not sources or not targets:
+            return []
+        self._may_have_circles = True
+        return await edges_beyond(self._conn, targets)
+
+    def _ends(self) -> Iterator[tuple[int, int]]:
+        return ((key >> 32, key & PLACE) for key in self._inside)
+
+    def _placed(self, edge: Edge) -> tuple[Node, Node]:
+        return self._places.get(edge.source, edge.source), self._places.get(edge.target, edge.target)
+
+    async def _store_tasks(self) -> tuple[Opened, list[TaskId]]:
+        """What can be claimed, and which barriers pass at once."""
+        count, kinds, passed = 0, set[int](), list[TaskId]()
+        for first in range(0, len(self._rows), PIECE):
+            ids, waits_for = self._ids[first : first + PIECE], self._waits_for[first : first + PIECE]
+            wishes, *others = zip(*self._rows[first : first + PIECE], strict=True)
+            _, _, has_command, kind_ids, _, _, _, start_at, _ = others
+            states = []
+            for id, wish, waits, runs, kind, start in zip(
+                ids, wishes, waits_for, has_command, kind_ids, start_at, strict=True
+            ):
+                if wish == "available" and waits:
+                    raise conflict(id, AVAILABLE, "only an inactive task can be a continuation")
+                if (wish or ("inactive" if waits else "available")) == "inactive":
+                    states.append("inactive")
+                elif not runs:
+                    states.append("terminated")
+                    passed.append(id)
+                else:
+                    states.append("available")
+                    if (start or 0) <= self._now:
+                        count += 1
+                        kinds.add(kind)
+            await self._conn.execute(STORE_TASKS, self._project, self._now, ids, states, waits_for, *others)
+        return Opened(count, frozenset(kinds)), passed
 
 
 def _check(drafts: Iterable[Draft], project: ProjectId) -> None:

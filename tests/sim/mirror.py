@@ -298,9 +298,9 @@ class Mirrored(Swarm):
         DOING.set(self._mirror.expire if answer.workers else None)
         return answer
 
-    async def _transact(self, act: Callable[[Connection, float], Any]) -> Any:
+    async def _transact(self, act: Callable[[Connection, float], Any], *args: Any) -> Any:
         try:
-            return await super()._transact(act)
+            return await super()._transact(act, *args)
         finally:
             # What was rolled back is nobody's business at the next commit of this task.
             DOING.set(None)

@@ -102,10 +102,9 @@ class Swarm:
         note = f"{tasks} tasks, {edges} continuations"
         await _journal(tx, first, project, "Created", "available", note, by, now)
 
-    async def load(self, act: Callable[[Connection, float], Awaitable[Opened]]) -> int:
-        """A graph that is stored while it comes: said once, since what came cannot be said again."""
-        async with self._database.transaction() as tx:
-            opened = await act(tx, self._clock.now())
+    async def load(self, act: Callable[[Connection, float], Awaitable[Opened]], *, again: bool) -> int:
+        """A whole graph. Not `again` where it is stored while it comes: what came cannot be said again here."""
+        opened = await self._transact(act, MOST_TRIES if again else 1)
         self._tell(opened)
         return opened.count
 
@@ -271,15 +270,21 @@ class Swarm:
             self.kinds.open(opened.kinds)
             self.opened(opened)
 
-    async def _transact(self, act: Callable[[Connection, float], Awaitable[T]]) -> T:
-        for tries in range(1, MOST_TRIES + 1):
+    async def _transact(self, act: Callable[[Connection, float], Awaitable[T]], most_tries: int = MOST_TRIES) -> T:
+        for tries in range(1, most_tries + 1):
             try:
                 async with self._database.transaction() as tx:
                     return await act(tx, self._clock.now())
             except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
                 log.info("a transaction of the swarm gave way to another", tries=tries, error=str(error))
-            await asyncio.sleep(0.01 * tries)
-        raise Unavailable(f"Others changed the same tasks {MOST_TRIES} times in a row.", code="busy")
+            if tries < most_tries:
+                await asyncio.sleep(0.01 * tries)
+        times = f" {most_tries} times in a row" if most_tries > 1 else ""
+        raise Unavailable(
+            f"Others changed the same tasks{times}.",
+            hint="Nothing was changed; the same call may work now.",
+            code="busy",
+        )
 
 
 def _heard(

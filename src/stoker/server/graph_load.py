@@ -97,7 +97,7 @@ class GraphLoad:
             return await self._finish(tx, load, digest, now)
 
         before = await self._before(digest)
-        return before or await self._stored(act, digest)
+        return before or await self._stored(act, digest, again=True)
 
     async def streamed(self, lines: AsyncIterator[Lines]) -> Made:
         if self._key is not None and await self._found() is not None:
@@ -121,7 +121,7 @@ class GraphLoad:
         if self._context.graphs.locked():
             raise Unavailable("Other graphs are being stored.", code="overloaded", retry_after_s=2.0)
         async with self._context.graphs:
-            return await self._stored(act, b"")
+            return await self._stored(act, b"", again=False)
 
     async def _taken(self, coming: AsyncIterator[Lines], hash: "hashlib._Hash") -> AsyncGenerator[list[Draft], None]:
         number = 0
@@ -153,9 +153,9 @@ class GraphLoad:
             await idempotency.add(tx, Claim(self._key, digest, answer), now)
         return opened
 
-    async def _stored(self, act: Act, digest: bytes) -> Made:
+    async def _stored(self, act: Act, digest: bytes, *, again: bool) -> Made:
         try:
-            await self._context.engine.swarm.load(act)
+            await self._context.engine.swarm.load(act, again=again)
         except asyncpg.UniqueViolationError as error:
             if error.constraint_name == "idempotency_pkey" and (before := await self._before(digest)) is not None:
                 return before

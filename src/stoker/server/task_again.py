@@ -43,7 +43,7 @@ async def again(context: Context, access: Access, ids: list[TaskId], key: str | 
             await idempotency.add(tx, Claim(found_key, b"", answer), now)
         return opened
 
-    await context.engine.swarm.load(act)
+    await context.engine.swarm.load(act, again=True)
     if released:
         await context.engine.swarm.let_go(released)
     return _answer(made, released)

@@ -22,6 +22,7 @@ from stoker.engine.muster import Muster
 from stoker.engine.swarm import LEASE_S, Heard, Swarm, Word
 from stoker.store.claim import Ask, Work
 from stoker.store.database import Connection, Database
+from stoker.store.many import Many
 from stoker.store.tally import STATES
 from stoker.store.task import Cancelled, Draft
 from stoker.store.worker import Beat, Expired, Profile
@@ -254,7 +255,10 @@ class Mirrored(Swarm):
     async def let_go(self, ids: Collection[TaskId]) -> int:
         return await self._both(lambda now: self._mirror.graph.let_go(ids, now), super().let_go(ids))
 
-    async def cancel(self, ids: Collection[TaskId], *, by: str = "", project: ProjectId | None = None) -> Cancelled:
+    async def cancel(
+        self, ids: Collection[TaskId] | Many, *, by: str = "", project: ProjectId | None = None
+    ) -> Cancelled:
+        assert not isinstance(ids, Many)
         return await self._both(
             lambda now: self._mirror.graph.cancel(ids, now), super().cancel(ids, by=by, project=project)
         )

@@ -31,6 +31,7 @@ from stoker.store.bundle import Bundle
 from stoker.store.claim import Ask, Work
 from stoker.store.continuation import PLAN_AFRESH, Opened
 from stoker.store.database import Connection, Database
+from stoker.store.many import Many
 from stoker.store.report import End, Sample
 from stoker.store.task import Cancelled, Draft
 from stoker.store.worker import Beat, Expired, Profile
@@ -115,14 +116,17 @@ class Swarm:
         """What was held as poison may be claimed again."""
         return await self._opening(lambda tx, now: task.let_go(tx, ids))
 
-    async def cancel(self, ids: Collection[TaskId], *, by: str = "", project: ProjectId | None = None) -> Cancelled:
+    async def cancel(
+        self, ids: Collection[TaskId] | Many, *, by: str = "", project: ProjectId | None = None
+    ) -> Cancelled:
         """Accepted at once in any state; workers are told over their sockets, and by the answer to their heartbeats."""
+        asked = ids if isinstance(ids, Many) else Many.of(ids)
 
         async def act(tx: Connection, now: float) -> Cancelled:
-            done = await task.cancel(tx, ids, now)
-            for first in list(ids)[:1] if done.cancelled or done.told else ():
-                note = f"{len(ids)} asked for, {done.cancelled} cancelled, {len(done.told)} still running"
-                await _journal(tx, first, project or first, "CancelAsked", "cancelled", note, by, now)
+            done = await task.cancel(tx, asked, now)
+            if asked.first is not None and (done.cancelled or done.told):
+                note = f"{asked.count} asked for, {done.cancelled} cancelled, {len(done.told)} still running"
+                await _journal(tx, asked.first, project or asked.first, "CancelAsked", "cancelled", note, by, now)
             return done
 
         done = await self._transact(act)

@@ -4,6 +4,8 @@ Theory of operation. Whoever changes a task or its edges holds its row. A change
 continuations, and barriers pass it on; a failure or a cancellation reaches every descendant. So a caller first
 reads, without locks, which tasks it may touch, then locks all of them in the order of their ids, and reads again:
 adding an edge needs the lock of its source, so once the second reading finds nothing new the set cannot grow.
+A cancellation reads as long as two readings differ, so that what somebody claimed meanwhile is told to its worker and
+leaves alone what waits for it.
 Only an edge added between the two readings makes a caller lock out of order; should two such callers meet,
 PostgreSQL ends one of them and its transaction is tried again.
 
@@ -24,6 +26,7 @@ from stoker.core.graph import Edge, knots, refuse_cycle
 from stoker.core.ids import TaskId
 from stoker.core.task import INACTIVE, OPEN_TO_EDGES, State, conflict, unknown
 from stoker.store.database import Connection, Record
+from stoker.store.many import Many
 from stoker.store.turn import in_turns
 
 
@@ -71,13 +74,26 @@ WITH RECURSIVE reach (id, deep, onward) AS (
 SELECT DISTINCT id FROM reach
 """
 
+# What of the asked can be cancelled, and all that waits for what of it does not run. Mostly the asked are a whole
+# graph: edges within it lead to nothing new, and cost no look at their targets.
 REACH_OF_CANCEL: Final = f"""
-WITH RECURSIVE reach (id) AS (
-    SELECT id FROM task WHERE id = ANY($1::uuid[]) AND state IN ('inactive', 'available')
+WITH RECURSIVE asked AS MATERIALIZED (
+    SELECT id, state FROM task
+    WHERE id = ANY((SELECT $1::text::uuid[])::uuid[]) AND state IN ('inactive', 'available', 'running')
+), reach (id) AS (
+    SELECT id FROM asked WHERE state <> 'running'
   UNION
-    SELECT t.id FROM reach here CROSS JOIN LATERAL ({_WAITING_AFTER}) t
+    SELECT t.id FROM reach here
+    CROSS JOIN LATERAL ({_WAITING_AFTER} AND c.target NOT IN (SELECT id FROM asked)) t
 )
-SELECT id FROM reach
+SELECT coalesce(array_agg(id ORDER BY id), '{{}}')::text
+FROM (SELECT id FROM reach UNION ALL SELECT id FROM asked WHERE state = 'running') AS wanted
+"""
+
+LOCK_MANY: Final = """
+SELECT count(*) FROM (
+    SELECT FROM task WHERE id = ANY((SELECT $1::text::uuid[])::uuid[]) ORDER BY id FOR NO KEY UPDATE
+) AS held
 """
 
 # Expects `released (target, n)`: how many dependencies each of them is rid of. A cancelled one is left alone.
@@ -231,7 +247,7 @@ def refuse_closed(edges: Iterable[Edge], states: Mapping[TaskId, State]) -> None
 async def lock(
     conn: Connection, ids: Iterable[TaskId], reach: str, *args: object, until_closed: bool = False
 ) -> list[Record]:
-    """Locks the tasks and what they reach. Cancellation needs the closed set; a release is exact without it."""
+    """Locks the tasks and what they reach. A final failure needs the closed set; a release is exact without it."""
     await conn.execute(PLAN_AFRESH)
     ids = set(ids)
     wanted = ids | {row[0] for row in await conn.fetch(reach, *args)}
@@ -244,6 +260,17 @@ async def lock(
             wanted = ids | {row[0] for row in await conn.fetch(reach, *args)}
     # What was within reach a moment ago may be locked too, but is none of the caller's business any more.
     return [row for row in rows if row[0] in wanted]
+
+
+async def lock_for_cancel(conn: Connection, asked: Many) -> str:
+    """Locks what is to be cancelled, and names it: the text of an array."""
+    await conn.execute(PLAN_AFRESH)
+    wanted: str = await conn.fetchval(REACH_OF_CANCEL, asked.text)
+    while True:
+        await conn.execute(LOCK_MANY, wanted)
+        locked, wanted = wanted, await conn.fetchval(REACH_OF_CANCEL, asked.text)
+        if wanted == locked:
+            return locked
 
 
 async def release_continuations(conn: Connection, sources: Iterable[TaskId], now: float) -> Opened:

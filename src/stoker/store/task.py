@@ -18,7 +18,6 @@ from stoker.store import task_kind
 from stoker.store.continuation import (
     ADD_CONTINUATIONS,
     REACH,
-    REACH_OF_CANCEL,
     STORE_CONTINUATIONS,
     Node,
     Opened,
@@ -26,12 +25,14 @@ from stoker.store.continuation import (
     edges_beyond,
     lock,
     lock_ends,
+    lock_for_cancel,
     refuse_circles,
     refuse_closed,
     release_continuations,
     states_of,
 )
 from stoker.store.database import Connection
+from stoker.store.many import Many
 from stoker.store.task_kind import GROUP, LABEL, PROJECT, KindKey
 from stoker.store.turn import PIECE, pieces
 
@@ -75,7 +76,7 @@ CANCEL_TASKS: Final = """
 WITH cancelled AS (
     UPDATE task SET
         state = CASE state WHEN 'running' THEN 'pending_cancellation' ELSE 'cancelled' END, entered_at = $1, hold = NULL
-    WHERE id = ANY($2::uuid[]) AND state IN ('inactive', 'available', 'running')
+    WHERE id = ANY((SELECT $2::text::uuid[])::uuid[]) AND state IN ('inactive', 'available', 'running')
     RETURNING id, state, attempt, worker_id
 ), counted AS (
     SELECT count(*) FILTER (WHERE state = 'cancelled') AS cancelled FROM cancelled
@@ -329,11 +330,10 @@ async def make_available(conn: Connection, ids: Iterable[TaskId], now: float) ->
     return Opened(len(ready), frozenset(ready)) | await release_continuations(conn, passed, now)
 
 
-async def cancel(conn: Connection, ids: Iterable[TaskId], now: float) -> Cancelled:
+async def cancel(conn: Connection, ids: Iterable[TaskId] | Many, now: float) -> Cancelled:
     """Cancels these and all that waits for them; what runs becomes pending. Unknown and ended ones are skipped."""
-    asked = list(dict.fromkeys(ids))
-    rows = await lock(conn, asked, REACH_OF_CANCEL, asked, until_closed=True)
-    changed = await conn.fetch(CANCEL_TASKS, now, [row["id"] for row in rows])
+    asked = ids if isinstance(ids, Many) else Many.of(ids)
+    changed = await conn.fetch(CANCEL_TASKS, now, await lock_for_cancel(conn, asked))
     told = [(row["worker_id"], Held(row["id"], row["attempt"])) for row in changed if row["id"] is not None]
     return Cancelled(changed[0]["cancelled"], told)
 

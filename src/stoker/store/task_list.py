@@ -12,6 +12,7 @@ from uuid import UUID
 from stoker.core.ids import ProjectId, TaskId, WorkerId
 from stoker.core.task import State
 from stoker.store.database import Connection, Record
+from stoker.store.many import Many
 
 MOST_NEIGHBOURS: Final = 1_000
 DEFAULT_DETAIL: Final[Mapping[str, Any]] = {
@@ -44,6 +45,9 @@ SAMPLES: Final = "SELECT series, at, value FROM task_sample WHERE task_id = $1 A
 OWNERS: Final = """
 SELECT t.id, s.user_name FROM task t JOIN task_spec s ON s.task_id = t.id
 WHERE t.id = ANY($1::uuid[]) AND t.project_id = $2
+"""
+MANY: Final = """
+SELECT coalesce(array_agg(id), '{{}}')::text, count(*), (array_agg(id))[1] FROM ({query}) AS chosen
 """
 DELETE: Final = """
 WITH gone AS (DELETE FROM task WHERE id = ANY($1::uuid[]) AND state IN ('terminated', 'cancelled') RETURNING id),
@@ -98,7 +102,6 @@ class _Conditions:
 def _conditions(project: ProjectId, chosen: Filter) -> _Conditions:
     made = _Conditions(project)
     add: Sequence[tuple[object, list[str], Callable[[str], str]]] = (
-        (chosen.ids and list(chosen.ids), made.of_spec, lambda n: f"s.task_id = ANY({n}::uuid[])"),
         (chosen.group, made.of_spec, lambda n: f"s.group_name = {n}"),
         (chosen.labels and json.dumps(chosen.labels), made.of_spec, lambda n: f"s.labels @> {n}::jsonb"),
         (chosen.name, made.of_spec, lambda n: f"s.name = {n}"),
@@ -109,6 +112,8 @@ def _conditions(project: ProjectId, chosen: Filter) -> _Conditions:
     for argument, place, text in add:
         if argument:
             place.append(text(made.number(argument)))
+    if chosen.ids is not None:
+        made.of_spec.append(f"s.task_id = ANY({made.number(list(chosen.ids))}::uuid[])")
     if chosen.labels:
         made.of_spec.append("s.labels <> '{}'")
     if chosen.held is not None:
@@ -176,14 +181,25 @@ async def get(conn: Connection, project: ProjectId, id: TaskId) -> dict[str, Any
     return found[0] if found else None
 
 
-async def ids(conn: Connection, project: ProjectId, chosen: Filter, most: int) -> list[TaskId]:
+def _ids_of(project: ProjectId, chosen: Filter, most: int) -> tuple[str, list[object]]:
     made = _conditions(project, chosen)
     limit = made.number(most)
-    where = " AND ".join([*made.of_task, *made.of_spec])
-    query = f"SELECT t.id FROM task_spec s JOIN task t ON t.id = s.task_id WHERE {where} LIMIT {limit}"
     if not chosen.by_spec:
-        query = f"SELECT t.id FROM task t WHERE {' AND '.join(made.of_task)} LIMIT {limit}"
-    return [row["id"] for row in await conn.fetch(query, *made.arguments)]
+        return f"SELECT t.id FROM task t WHERE {' AND '.join(made.of_task)} LIMIT {limit}", made.arguments
+    where = " AND ".join([*made.of_task, *made.of_spec])
+    return f"SELECT t.id FROM task_spec s JOIN task t ON t.id = s.task_id WHERE {where} LIMIT {limit}", made.arguments
+
+
+async def ids(conn: Connection, project: ProjectId, chosen: Filter, most: int) -> list[TaskId]:
+    query, arguments = _ids_of(project, chosen, most)
+    return [row["id"] for row in await conn.fetch(query, *arguments)]
+
+
+async def many(conn: Connection, project: ProjectId, chosen: Filter, most: int) -> Many:
+    query, arguments = _ids_of(project, chosen, most)
+    row = await conn.fetchrow(MANY.format(query=query), *arguments)
+    assert row is not None
+    return Many(*row)
 
 
 async def owners(conn: Connection, project: ProjectId, wanted: Collection[TaskId]) -> dict[TaskId, str]:

@@ -159,7 +159,9 @@ async def wait_for_tasks(
 @router.post("/cancel", response_model=wire.CancelledTasks)
 async def cancel_tasks(context: Ctx, access: Member, body: wire.Selection) -> Response:
     """Those, and everything that waits for them. Answers at once; workers are told of what runs."""
-    ids = await _selected(context, access, body, (State.INACTIVE, State.AVAILABLE, State.RUNNING))
+    chosen = await _chosen_by(context, access, body, (State.INACTIVE, State.AVAILABLE, State.RUNNING))
+    async with context.database.connection() as connection:
+        ids = await task_list.many(connection, access.project_id, chosen, MOST_SELECTED)
     done = await context.engine.swarm.cancel(ids, by=access.user, project=access.project_id)
     return answered(wire.CancelledTasks(cancelled=done.cancelled, pending=len(done.told)))
 
@@ -167,23 +169,23 @@ async def cancel_tasks(context: Ctx, access: Member, body: wire.Selection) -> Re
 @router.post("/retry", response_model=wire.Retried)
 async def retry_tasks(context: Ctx, access: Member, body: wire.Selection, key: IdempotencyKey = None) -> Response:
     """What did not succeed is done again by new tasks with the same edges among them; what is held may be claimed."""
-    ids = await _selected(context, access, body, None)
+    chosen = await _chosen_by(context, access, body, None)
+    async with context.database.connection() as connection:
+        ids = await task_list.ids(connection, access.project_id, chosen, MOST_SELECTED)
     return answered(await again(context, access, ids, key))
 
 
-async def _selected(
+async def _chosen_by(
     context: Context, access: Access, body: wire.Selection, states: tuple[State, ...] | None
-) -> list[TaskId]:
+) -> Filter:
     if body.ids is None and not (body.group or body.labels or body.state or body.name or body.all):
         raise UserError("Nothing says which tasks are meant.", hint="Give ids, a group, labels, a state, or all: true.")
     wanted = [one for one in body.state if states is None or one in states] if body.state else states
     user = None if access.may(Role.MANAGER) else access.user
-    async with context.database.connection() as connection:
-        if body.ids is not None:
-            await _check_owners(context, access, [TaskId(id) for id in body.ids])
-            user = None
-        chosen = Filter(body.ids, wanted, body.group, body.labels or None, body.name, user=user)
-        return await task_list.ids(connection, access.project_id, chosen, MOST_SELECTED) if body.ids != () else []
+    if body.ids is not None:
+        await _check_owners(context, access, [TaskId(id) for id in body.ids])
+        user = None
+    return Filter(body.ids, wanted, body.group, body.labels or None, body.name, user=user)
 
 
 async def _check_owners(context: Context, access: Access, ids: list[TaskId]) -> None:

@@ -86,11 +86,15 @@ class JobPerformers:
     async def start_task(self, errand: Errand, effect: StartTask) -> Change:
         """Where its runner is there at once, as processes are, it has the job that came along: one commit for both. A
         node of several waits for the others."""
-        place = await self._place(errand)
-        shim = await self._agents.shim(place)
         try:
             job = await self._orders.job(errand) if effect.alone else None
-            task = await shim.submit(await self._orders.task(errand, job))
+            order = await self._orders.task(errand, job)
+            # Known from the orders.
+            place = await self._place(errand)
+            task = await (await self._agents.shim(place)).submit(order)
+        except NotFound:
+            # It is on no machine any more; whether it is still wanted is looked at before the next try.
+            raise
         except StokerError as error:
             return _not_begun(errand, error)
         accepted = TaskAccepted(attempt=errand.attempt)

@@ -268,6 +268,21 @@ async def test_samples_are_appended_to_the_attempt(api: Apis) -> None:
         info = (await a.admin.get(f"{TASKS}/{id}/current_history")).body
         assert info["memory_usage"]["values"] == [1e6, 2e6]
         assert info["cpu_utilization"]["values"] == [1.5, 1.5]
+        assert [info["memory_usage"][name] for name in ("count", "mean", "most")] == [2, 1.5e6, 2e6]
+
+
+async def test_how_busy_its_gpus_were_is_a_figure_of_an_attempt(api: Apis) -> None:
+    async with api() as a:
+        id, _ = await submit(a.admin, {"command": "x", "group": "g"}, {"command": "y", "group": "g"})
+        w = await worker(a)
+        works = {work["id"]: work for work in await w.claim()}
+        for gpu in (0.5, 1.0, 0.9):
+            await w.report(sampled=[{**held(works[id]), "gpu": gpu}])
+        await w.end(*works.values())
+        for scope in ("statistics?group=g", f"{id}/statistics"):
+            seen = (await a.admin.get(f"{TASKS}/{scope}")).body["gpu"]
+            assert (seen["count"], seen["mean"]) == (1, pytest.approx(0.8)), scope
+            assert seen["p50"] == pytest.approx(0.8, rel=0.05), scope
 
 
 async def test_two_thousand_claimers_and_ten_tasks(api: Apis) -> None:

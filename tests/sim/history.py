@@ -28,7 +28,7 @@ SWARM_S = 120.0
 
 TABLES = ("run", "job", "instance", "host", "replica", "journal", "outbox", "managed_job", "managed_task", "worker",
           "task", "task_spec", "continuation", "execution", "task_kind", "task_key", "task_scope", "task_sample",
-          "task_output", "task_tally", "task_delta")  # fmt: skip
+          "task_series", "task_output", "task_tally", "task_delta")  # fmt: skip
 
 MAKE_FLEET = """
 INSERT INTO fleet (id, name, spec, policy, created_at) VALUES ($1, 'cloud', '{}', $2, 0)

@@ -8,7 +8,7 @@ from stoker.core.errors import Conflict, NotFound
 from stoker.core.fit import Asker, Kind, Room
 from stoker.core.graph import Edge, Held
 from stoker.core.task import INACTIVE, TERMINATED
-from stoker.store import claim, report, task, task_kind, worker
+from stoker.store import claim, report, sample, task, task_kind, worker
 from stoker.store.claim import MOST_SPANS, Ask
 from stoker.store.database import Connection
 from stoker.store.report import End
@@ -175,8 +175,8 @@ async def test_what_an_attempt_printed_and_measured_is_kept_once(database: Datab
         said = End(held, 3, False, NOW - 7, NOW - 2, cpu_s=4.5, memory_bytes=2e9, message="oops", stdout=b"hello")
         async with db.transaction() as tx:
             await report.started(tx, [(ANN, held, NOW - 7), (BOB, held, NOW - 99)])
-            samples = [report.Sample(held, "memory", NOW + 1, 5.0)]
-            await report.sampled(tx, [(ANN, one) for one in samples] + [(BOB, one) for one in samples])
+            samples = [sample.Sample(held, "memory", NOW + 1, 5.0)]
+            await sample.sampled(tx, [(ANN, one) for one in samples] + [(BOB, one) for one in samples])
             answer = await report.report(tx, [(ANN, said), (ANN, said._replace(exit_status=0)), (BOB, said)], NOW)
             assert answer.refused == {(BOB, held): TERMINATED}
         assert (await end(db, ANN, [held])).refused != {}

@@ -26,13 +26,14 @@ from stoker.engine.kinds import Kinds
 from stoker.engine.loop import Counts
 from stoker.engine.presence import Presence
 from stoker.store import claim as claims
-from stoker.store import continuation, journal, report, task, task_kind, worker
+from stoker.store import continuation, journal, report, sample, task, task_kind, worker
 from stoker.store.bundle import Bundle
 from stoker.store.claim import Ask, Work
 from stoker.store.continuation import PLAN_AFRESH, Opened
 from stoker.store.database import Connection, Database
 from stoker.store.many import Many
-from stoker.store.report import End, Sample
+from stoker.store.report import End
+from stoker.store.sample import Sample
 from stoker.store.task import Cancelled, Draft
 from stoker.store.worker import Beat, Expired, Profile
 
@@ -172,7 +173,7 @@ class Swarm:
         words = list(words)
         back = await report.give_back(tx, [(word.worker, held) for word in words for held in word.unstarted], now)
         await report.started(tx, [(word.worker, *told) for word in words for told in word.started])
-        await report.sampled(tx, [(word.worker, one) for word in words for one in word.samples])
+        await sample.sampled(tx, [(word.worker, one) for word in words for one in word.samples])
         ended = await report.report(tx, [(word.worker, end) for word in words for end in word.ends], now)
         return back.refused | ended.refused, back.opened | ended.opened
 

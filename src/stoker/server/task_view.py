@@ -1,12 +1,13 @@
 """Swarm tasks and their attempts, from rows to what is shown."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from stoker.core.ids import ProjectId, TaskId
 from stoker.server.auth import Access
-from stoker.store import task_list
+from stoker.store import sample, task_list
 from stoker.store.database import Connection, Record
+from stoker.store.sample import Series
 from stoker.wire.task import ExecutionInfo, Samples, Task
 from stoker.wire.time import moment, moment_or_none
 from stoker.wire.user import Role
@@ -30,11 +31,10 @@ def sees_values(access: Access, user: str | None) -> bool:
     return user == access.user or access.may(Role.MANAGER)
 
 
-def attempt_of(
-    row: Record, series: Mapping[str, tuple[Collection[float], Collection[float]]] | None = None
-) -> ExecutionInfo:
+def attempt_of(row: Record, series: Mapping[str, Series] | None = None) -> ExecutionInfo:
     samples = {
-        _SERIES[name]: Samples(at=tuple(at), values=tuple(values)) for name, (at, values) in (series or {}).items()
+        _SERIES[name]: Samples(at=tuple(one.at), values=tuple(one.values), count=one.n, mean=one.mean, most=one.most)
+        for name, one in (series or {}).items()
     }
     return ExecutionInfo(
         attempt=row["attempt"],
@@ -56,6 +56,6 @@ async def whole(conn: Connection, project: ProjectId, access: Access | None, id:
     if row is None:
         return None
     latest = row.pop("execution_info")
-    series = await task_list.samples(conn, id, latest["attempt"]) if latest is not None else None
+    series = await sample.series_of(conn, id, latest["attempt"]) if latest is not None else None
     info = None if latest is None else attempt_of(latest, series)
     return Task(**shown(row, access), execution_info=info)

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 
 from stoker.core.graph import Held
 from stoker.core.ids import ProjectId, TaskId, WorkerId
-from stoker.core.limits import MOST_SAMPLES
 from stoker.core.task import State
 from stoker.store.continuation import REACH, Opened, cancel_continuations, lock, release_continuations
 from stoker.store.database import Connection, Record
@@ -32,12 +31,14 @@ WITH told AS (
     FROM told
     WHERE t.id = told.task_id AND t.worker_id = told.worker_id AND t.attempt = told.attempt
       AND (t.state = 'pending_cancellation' OR NOT told.stopped)
-    RETURNING t.id, t.state, t.kind_id, t.scopes, told.*
+    RETURNING t.id, t.state, t.kind_id, t.scopes, told.*, (
+        SELECT total / n FROM task_series g WHERE g.task_id = t.id AND g.attempt = told.attempt AND g.series = 'gpu'
+    ) AS gpu
 ), closed AS (
     UPDATE execution x SET
         time_started = coalesce(e.time_started, x.time_started), time_terminated = coalesce(e.time_terminated, $1),
         exit_status = e.exit_status, outcome = CASE WHEN e.stopped THEN 'cancelled' ELSE 'ended' END,
-        cpu_s = e.cpu_s, memory_bytes = e.memory_bytes, message = e.message, result = e.result
+        cpu_s = e.cpu_s, memory_bytes = e.memory_bytes, gpu = e.gpu, message = e.message, result = e.result
     FROM ended e WHERE x.task_id = e.id AND x.attempt = e.attempt
 ), measured AS (
     INSERT INTO task_delta (scope, measure, bucket, n, total)
@@ -46,7 +47,8 @@ WITH told AS (
         (3, task_bucket(time_terminated - time_started), time_terminated - time_started),
         (4, task_bucket(memory_bytes), memory_bytes),
         (5, task_bucket(cpu_s), cpu_s),
-        (6, exit_status, 0)
+        (6, exit_status, 0),
+        (9, task_bucket(gpu), gpu)
     ) AS figure (measure, bucket, value)
     WHERE bucket IS NOT NULL AND value IS NOT NULL GROUP BY 1, 2, 3
 )
@@ -102,19 +104,6 @@ FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::float8[]) AS told (worker
 WHERE x.task_id = told.task_id AND x.attempt = told.attempt AND x.worker_id = told.worker_id AND x.outcome IS NULL
 """
 
-# A series is bounded: what a worker sends beyond that is not kept.
-SAMPLED: Final = """
-INSERT INTO task_sample (task_id, attempt, series, at, value)
-SELECT told.task_id, told.attempt, told.series, told.at - x.claimed_at, told.value
-FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::text[], $5::float8[], $6::float8[])
-    AS told (worker_id, task_id, attempt, series, at, value)
-JOIN execution x ON x.task_id = told.task_id AND x.attempt = told.attempt
-WHERE x.worker_id = told.worker_id AND x.outcome IS NULL AND $7 > (
-    SELECT count(*) FROM task_sample s
-    WHERE s.task_id = told.task_id AND s.attempt = told.attempt AND s.series = told.series
-)
-"""
-
 KEEP_OUTPUT: Final = """
 INSERT INTO task_output (task_id, attempt, stdout, stderr)
 SELECT * FROM unnest($1::uuid[], $2::integer[], $3::bytea[], $4::bytea[]) ON CONFLICT DO NOTHING
@@ -139,13 +128,6 @@ class End(NamedTuple):
     result: str | None = None
     stdout: bytes = b""
     stderr: bytes = b""
-
-
-class Sample(NamedTuple):
-    held: Held
-    series: str
-    at: float
-    value: float
 
 
 class Answer(NamedTuple):
@@ -233,20 +215,6 @@ async def started(conn: Connection, news: Collection[tuple[WorkerId, Held, float
     if news:
         workers, helds, times = zip(*news, strict=True)
         await conn.execute(STARTED, workers, [held.task for held in helds], [held.attempt for held in helds], times)
-
-
-async def sampled(conn: Connection, news: Collection[tuple[WorkerId, Sample]]) -> None:
-    if news:
-        await conn.execute(
-            SAMPLED,
-            [worker for worker, _ in news],
-            [one.held.task for _, one in news],
-            [one.held.attempt for _, one in news],
-            [one.series for _, one in news],
-            [one.at for _, one in news],
-            [one.value for _, one in news],
-            MOST_SAMPLES,
-        )
 
 
 async def follow(conn: Connection, left: Sequence[Record], now: float) -> Opened:

@@ -41,7 +41,6 @@ EXECUTIONS: Final = "SELECT * FROM execution WHERE task_id = $1 ORDER BY attempt
 LATEST: Final = """
 SELECT DISTINCT ON (task_id) * FROM execution WHERE task_id = ANY($1::uuid[]) ORDER BY task_id, attempt DESC
 """
-SAMPLES: Final = "SELECT series, at, value FROM task_sample WHERE task_id = $1 AND attempt = $2 ORDER BY series, at"
 OWNERS: Final = """
 SELECT t.id, s.user_name FROM task t JOIN task_spec s ON s.task_id = t.id
 WHERE t.id = ANY($1::uuid[]) AND t.project_id = $2
@@ -55,6 +54,7 @@ WITH gone AS (DELETE FROM task WHERE id = ANY($1::uuid[]) AND state IN ('termina
      edge AS (DELETE FROM continuation USING gone WHERE source = gone.id OR target = gone.id),
      execution AS (DELETE FROM execution USING gone WHERE task_id = gone.id),
      sample AS (DELETE FROM task_sample USING gone WHERE task_id = gone.id),
+     series AS (DELETE FROM task_series USING gone WHERE task_id = gone.id),
      output AS (DELETE FROM task_output USING gone WHERE task_id = gone.id)
 SELECT id FROM gone
 """
@@ -208,16 +208,6 @@ async def owners(conn: Connection, project: ProjectId, wanted: Collection[TaskId
 
 async def history(conn: Connection, id: TaskId) -> list[Record]:
     return await conn.fetch(EXECUTIONS, id)
-
-
-async def samples(conn: Connection, id: TaskId, attempt: int) -> dict[str, tuple[list[float], list[float]]]:
-    """By series: when, and what."""
-    found: dict[str, tuple[list[float], list[float]]] = {}
-    for row in await conn.fetch(SAMPLES, id, attempt):
-        at, values = found.setdefault(row["series"], ([], []))
-        at.append(row["at"])
-        values.append(row["value"])
-    return found
 
 
 async def delete(conn: Connection, wanted: Collection[TaskId]) -> list[TaskId]:

@@ -153,10 +153,14 @@ class NewGraph(Model):
 
 
 class Samples(Answer):
-    """Seconds since the attempt was claimed, and what was seen."""
+    """Seconds since the attempt was claimed, and what was seen. Of a long series every second one is kept, then every
+    fourth, and so on: it covers the whole life of the attempt, and the figures are of all that was seen."""
 
     at: tuple[float, ...] = ()
     values: tuple[float, ...] = ()
+    count: int = Field(default=0, description="How many there were.")
+    mean: float | None = None
+    most: float | None = None
 
 
 class ExecutionInfo(Answer):

@@ -23,7 +23,7 @@ from stoker.server.task_patch import by_worker
 from stoker.server.worker_token import OwnOrMember, Speaker
 from stoker.store import report
 from stoker.store import worker as worker_store
-from stoker.store.report import Sample
+from stoker.store.sample import Sample
 from stoker.wire.model import Answer, Model
 from stoker.wire.task import ExecutionInfo, ExecutionPatch, Report, Task, TaskPatch
 

@@ -55,6 +55,7 @@ def _of_attempts(row: dict[str, Any], attempts: list[Record]) -> Statistics:
         run_time=_exact([one["time_terminated"] - one["time_started"] for one in attempts if _ran(one)]),
         memory=_exact([one["memory_bytes"] for one in attempts if one["memory_bytes"] is not None]),
         cpu=_exact([one["cpu_s"] for one in attempts if one["cpu_s"] is not None]),
+        gpu=_exact([one["gpu"] for one in attempts if one["gpu"] is not None]),
     )
 
 

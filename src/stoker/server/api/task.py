@@ -26,7 +26,7 @@ from stoker.server.statistics import of_scope, scope_of
 from stoker.server.task_again import again
 from stoker.server.task_patch import by_person, by_worker
 from stoker.server.worker_token import OwnOrMember, Speaker
-from stoker.store import task_list
+from stoker.store import sample, task_list
 from stoker.store.task_list import Filter
 from stoker.wire import task as wire
 from stoker.wire.user import Role
@@ -271,7 +271,7 @@ async def history(context: Ctx, access: Member, task: TaskRef) -> Response:
     async with context.database.connection() as connection:
         rows = await task_list.history(connection, TaskId(task))
         items = [
-            task_view.attempt_of(row, await task_list.samples(connection, TaskId(task), row["attempt"]))
+            task_view.attempt_of(row, await sample.series_of(connection, TaskId(task), row["attempt"]))
             for row in rows[-MOST_ITEMS:]
         ]
     return answered(wire.History(items=tuple(items)))

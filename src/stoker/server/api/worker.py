@@ -25,7 +25,8 @@ from stoker.server.worker_token import Own, OwnOrManager, Speaker, WorkerRef, is
 from stoker.store import worker as store
 from stoker.store.claim import Ask
 from stoker.store.database import Record
-from stoker.store.report import End, Sample
+from stoker.store.report import End
+from stoker.store.sample import Sample
 from stoker.store.worker import Profile
 from stoker.wire import worker as wire
 from stoker.wire.time import moment, moment_or_none

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from stoker.backends.dummy.script import FOREVER_S, Script, read
-from stoker.backends.dummy.simulated import Simulated
+from stoker.backends.dummy.simulated import FORGOTTEN_BYTES, Simulated
 from stoker.core.errors import Conflict, NotFound
 from stoker.core.shim_task import S
 from stoker.wire.frame import decode
@@ -162,4 +162,16 @@ async def test_jobs_go_on_while_nobody_is_there_and_are_found_again(tmp_path: Pa
     for id in (short, long, stopped):
         after.terminate(id, Terminate(fence=3))
         after.remove(id, 3)
+    after.close()
+    assert Simulated(MACHINE, path, clock).tasks == {}
+
+
+async def test_what_a_machine_has_written_does_not_grow_for_ever(tmp_path: Path) -> None:
+    """It forgets what it wrote when it has no task left and that has become much."""
+    path = tmp_path / "tasks"
+    one, id = Simulated(MACHINE, path, Clock()), uuid4()
+    one.submit(task(id))
+    one.run(job(id, "echo " + "x" * FORGOTTEN_BYTES))
+    one.terminate(id, Terminate(fence=2))
+    one.remove(id, 2)
     assert path.read_text() == ""

@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 from stoker.backends.dummy.script import FOREVER_S, Script, read
 from stoker.core.errors import Conflict, NotFound, Unavailable
 from stoker.core.shim_task import S
-from stoker.wire.frame import Frame, Piece, Stream, encode
+from stoker.wire.frame import FRAME_BYTES, Frame, Piece, Stream, encode
 from stoker.wire.runner import JobOrder, Result, Stop
 from stoker.wire.shim import Changes, TaskInfo, TaskOrder, Terminate
 
@@ -65,7 +65,12 @@ class Task:
 
     def log(self, now: float) -> bytes:
         until = min(now, self.over_at())
-        frames = (Frame(Stream.STDOUT, int(at * 1e6), line) for at, line in self.output() if at <= until)
+        frames = (
+            Frame(Stream.STDOUT, int(at * 1e6), line[first : first + FRAME_BYTES])
+            for at, line in self.output()
+            if at <= until
+            for first in range(0, len(line), FRAME_BYTES)
+        )
         return b"".join(map(encode, frames))
 
     def result(self, now: float) -> Result | None:

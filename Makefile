@@ -20,6 +20,7 @@ $(STAMP): pyproject.toml
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) \
 		|| { echo "python3 -m venv failed: on Debian, install python3-venv" >&2; exit 1; }
 	$(PY) -m pip install --quiet --no-input --disable-pip-version-check --editable '.[dev]'
+	@$(PY) -m compileall -q src
 	@touch $@
 
 install: $(STAMP) ## install Stoker and what its checks need into .venv

@@ -17,7 +17,7 @@ from bench.api import api
 from bench.crowd import crowd
 from bench.engine import engine
 from bench.first_run import first_run
-from bench.home import temporary_home
+from bench.home import compiled, temporary_home
 from bench.many import many
 from bench.placement import placement
 from bench.preemption import preemption
@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("part", nargs="*", choices=[*PARTS, []], help="all of them unless you say")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     chosen = parser.parse_args().part or list(PARTS)
+    compiled()
     results: list[Result] = []
     for part in chosen:
         for result in PARTS[part]():

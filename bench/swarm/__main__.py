@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import structlog
 
+from bench.home import compiled
 from bench.result import Result
 from bench.swarm.commands import commands
 from bench.swarm.graph import graph
@@ -49,6 +50,7 @@ def main() -> int:
     # Whoever is told to end takes what it has started along.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    compiled()
     results: list[Result] = []
     for part in asked.part or list(PARTS):
         for result in (_others(part), *PARTS[part](asked.share)):

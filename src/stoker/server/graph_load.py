@@ -25,10 +25,10 @@ from stoker.store.task import Draft, Load
 from stoker.store.turn import pieces
 from stoker.wire.task import Created, NewTask
 
-AT_ONCE: Final = 200
+AT_ONCE: Final = 100
 """Tasks that are stored with one statement."""
-READ_AT_ONCE: Final = 50
-"""Before others have their turn: a millisecond or two."""
+READ_AT_ONCE: Final = 25
+"""Before others have their turn: less than a millisecond."""
 MOST_IDS_TOLD: Final = 1_000
 PATIENCE_S: Final = 30.0
 """How long a client may be silent in the middle of its graph: it keeps a connection of the database."""

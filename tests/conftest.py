@@ -20,7 +20,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -60,6 +60,7 @@ def logs_as_usual(request: pytest.FixtureRequest) -> None:
 
 TEST_S = 180.0
 PREFIX = "stoker-tests-"
+ENOUGH_MEMORY_BYTES = 4 * 1024**3
 FAST_AND_FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
@@ -77,10 +78,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.fixture(scope="session")
 def shared_directory() -> Iterator[Path]:
     """A short temporary directory which other users may pass through; pytest's own is closed to them."""
-    for left_behind in Path("/tmp").glob(f"{PREFIX}*"):
+    with held_directory(Path("/tmp")) as directory:
+        yield directory
+
+
+@contextmanager
+def held_directory(base: Path) -> Iterator[Path]:
+    for left_behind in base.glob(f"{PREFIX}*"):
         sweep(left_behind)
     while True:
-        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
         directory.chmod(0o711)
         mark = os.open(directory, os.O_RDONLY)
         fcntl.flock(mark, fcntl.LOCK_EX)
@@ -114,11 +121,18 @@ def sweep(directory: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres(shared_directory: Path) -> Iterator[Embedded]:
-    """One PostgreSQL a session (under xdist: a worker), quick because it may forget all when the machine dies."""
-    server = asyncio.run(Embedded.start(shared_directory / "shared", settings=FAST_AND_FORGETFUL))
-    yield server
-    asyncio.run(server.stop())
+def postgres() -> Iterator[Embedded]:
+    """One PostgreSQL a session (under xdist: a worker), quick because it may forget all when the machine dies.
+
+    In memory where there is enough: a test's database is hundreds of files, and some file systems make the next ones
+    the more slowly the more were deleted lately.
+    """
+    memory = Path("/dev/shm")
+    roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ENOUGH_MEMORY_BYTES
+    with held_directory(memory if roomy else Path("/tmp")) as directory:
+        server = asyncio.run(Embedded.start(directory / "shared", settings=FAST_AND_FORGETFUL))
+        yield server
+        asyncio.run(server.stop())
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,16 @@ class Gang:
             self.absent, self.ready, self.project_id,
         )  # fmt: skip
 
+    def like(self, other: "Gang") -> bool:
+        """Made by `at` of the same one. Looks at no more than it can see at once."""
+        return (
+            self.jobs is other.jobs
+            and self.fleets is other.fleets
+            and self.absent is other.absent
+            and self.project_id is other.project_id
+            and self.whole is other.whole
+        )
+
     def __str__(self) -> str:
         return f"{self.run_id}/{self.replica}"
 

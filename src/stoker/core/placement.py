@@ -89,8 +89,11 @@ def plan(
     failed: set[_Shape] = set()
     unkept: set[_Shape] = set()  # no instances are left that could be kept for such a gang
     left: list[tuple[Gang, _Shape]] = []
+    before, shape = None, None
     for gang in sorted(waiting, key=lambda gang: gang.turn):
-        shape = _shape(board, gang)
+        if shape is None or before is None or not gang.like(before):
+            shape = _shape(board, gang)
+        before = gang
         if gang.ready and shape not in failed:
             if _place(board, gang):
                 continue

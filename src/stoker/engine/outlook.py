@@ -91,7 +91,7 @@ async def why_of(tx: Connection, merchant: Merchant, rooms: Rooms, run_id: RunId
     if row is None or not rows:
         return Outlook(None, None, replicas, seen)
     kept, itself = within(rows), (run_id, first.replica)
-    others = [one for one in kept if (one["run_id"], one["replica"]) != itself]
+    others = [one for one in kept if one["run_id"] != run_id or (one["run_id"], one["replica"]) != itself]
     if len(rows) < MOST_GANGS and len(others) == len(kept):
         # Its run has as many on machines as it may.
         return Outlook(None, None, replicas, seen)

@@ -172,6 +172,7 @@ class History:
 OFTEN = ["create", "claim", "claim", "report", "report", "link", "cancel"]
 SELDOM = ["create", "unlink", "make_available", "give_back", "heartbeat", "expire", "lose_all", "let_go", "fold"]
 ACTS = [*OFTEN, *OFTEN, *SELDOM]
+MOST_CAMPAIGNS = 5
 
 
 def test_the_sql_does_what_the_table_says(database: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +209,11 @@ def test_the_sql_does_what_the_table_says(database: Databases, monkeypatch: pyte
         def histories(salt: int, seeds: list[int]) -> None:
             runner.run(play(db, salt, seeds))
 
-        histories()
+        # Most often one campaign visits every row; what is rare may take another one.
+        for _ in range(MOST_CAMPAIGNS):
+            histories()
+            if visited.issuperset(TASK.rows):
+                break
     assert [row.name for row in TASK.rows if row not in visited] == []
 
 

@@ -81,21 +81,26 @@ def measure(buckets: Mapping[int, Figure]) -> Measure:
     count = sum(one.n for one in buckets.values())
     if count <= 0:
         return Measure()
-    ordered = sorted((bucket, one.n) for bucket, one in buckets.items() if one.n > 0)
+    ordered = [(bucket, one) for bucket, one in sorted(buckets.items()) if one.n > 0]
     return Measure(
         count=count,
         mean=sum(one.total for one in buckets.values()) / count,
-        least=tally.middle(ordered[0][0]),
-        most=tally.middle(ordered[-1][0]),
-        histogram=tuple((tally.upper(bucket), n) for bucket, n in ordered[:MOST_BUCKETS]),
+        least=_typical(ordered[0][1]),
+        most=_typical(ordered[-1][1]),
+        histogram=tuple((tally.upper(bucket), one.n) for bucket, one in ordered[:MOST_BUCKETS]),
         **{name: _percentile(ordered, count, part) for name, part in _PERCENTILES.items()},
     )
 
 
-def _percentile(ordered: list[tuple[int, int]], count: int, part: float) -> float:
+def _percentile(ordered: list[tuple[int, Figure]], count: int, part: float) -> float:
     seen = 0
-    for bucket, n in ordered:
-        seen += n
+    for _, one in ordered:
+        seen += one.n
         if seen >= part * count:
-            return tally.middle(bucket)
-    return tally.middle(ordered[-1][0])
+            return _typical(one)
+    return _typical(ordered[-1][1])
+
+
+def _typical(one: Figure) -> float:
+    """The mean of a bucket: unlike its middle, it is never more than the largest that was seen."""
+    return one.total / one.n

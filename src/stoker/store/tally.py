@@ -79,7 +79,3 @@ async def fold(conn: Connection, now: float) -> int:
 def upper(bucket: int) -> float:
     """Where a bucket of a histogram ends."""
     return 0.0 if bucket == -200 else exp((bucket + 1) * log(GROWTH))
-
-
-def middle(bucket: int) -> float:
-    return 0.0 if bucket == -200 else exp((bucket + 0.5) * log(GROWTH))

@@ -46,7 +46,7 @@ chaos: $(STAMP) ## kill -9 of engines and of PostgreSQL under load, fifty times:
 
 chaos-swarm: $(STAMP) ## workers and the server killed and frozen over 50,000 swarm tasks: make chaos-swarm [MINUTES=20] [TASKS=50000] [SEED=1]
 	STOKER_MINUTES=$(MINUTES) $(if $(TASKS),STOKER_TASKS=$(TASKS)) $(if $(SEED),STOKER_SEED=$(SEED)) \
-		$(PY) -m pytest -s tests/process/test_swarm_chaos.py
+		$(PY) -m pytest -s -vv tests/process/test_swarm_chaos.py
 
 bench: $(STAMP) ## measure, with limits; figures also in bench/results.json; PART=engine for one part
 	$(PY) -m bench $(PART)

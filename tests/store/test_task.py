@@ -240,6 +240,21 @@ async def test_a_late_update_is_refused_with_the_current_state(database: Databas
             assert (await worker.heartbeat(tx, ANN, [held], LEASE_S, NOW)).gone == [held]
 
 
+async def test_an_attempt_never_begins_before_the_one_before_it_was_lost(database: Databases) -> None:
+    """A round begins, waits for the commit that takes a task away from a lost worker, and hands that task out: by the
+    clock its claim is older than the loss. So may be the word of a server whose clock was a little behind."""
+    async with swarm(database, [draft(1, max_retry_count=3)]) as db:
+        await claim_all(db, ANN)
+        async with db.transaction() as tx:
+            await worker.expire(tx, NOW + LEASE_S)
+        await claim_all(db, BOB)
+        async with db.transaction() as tx:
+            await worker.leave(tx, BOB, NOW, lost=True)
+            first, second = await tx.fetch("SELECT claimed_at, time_terminated FROM execution ORDER BY attempt")
+        assert first["time_terminated"] == NOW + LEASE_S
+        assert second["time_terminated"] >= second["claimed_at"] >= first["time_terminated"]
+
+
 async def test_a_late_worker_that_was_not_given_up_keeps_its_tasks(database: Databases) -> None:
     async with swarm(database, [draft(1)]) as db:
         held = await claim_all(db, ANN)

@@ -44,15 +44,16 @@ FROM unnest($2::integer[], $4::float8[]) AS wanted (kind_id, at_most_s) CROSS JO
 ORDER BY t.priority DESC, t.id
 """
 
+# A round that had to wait for the commit that lost a task would begin it, by its own clock, before that.
 TAKE: Final = """
 WITH taken AS (
-    UPDATE task t SET state = 'running', entered_at = $1, worker_id = given.worker_id, claim = given.claim,
-                      attempt = attempt + 1, retry_count = retry_count + 1
+    UPDATE task t SET state = 'running', entered_at = greatest(t.entered_at, $1), worker_id = given.worker_id,
+                      claim = given.claim, attempt = attempt + 1, retry_count = retry_count + 1
     FROM unnest($2::uuid[], $3::uuid[], $4::integer[], $5::float8[]) AS given (id, worker_id, claim, waited_s)
     WHERE t.id = given.id AND t.state = 'available'
-    RETURNING t.id, t.attempt, t.worker_id, t.scopes, t.retry_count, given.waited_s
+    RETURNING t.id, t.attempt, t.worker_id, t.entered_at, t.scopes, t.retry_count, given.waited_s
 ), recorded AS (
-    INSERT INTO execution (task_id, attempt, worker_id, claimed_at) SELECT id, attempt, worker_id, $1 FROM taken
+    INSERT INTO execution (task_id, attempt, worker_id, claimed_at) SELECT id, attempt, worker_id, entered_at FROM taken
 ), measured AS (
     INSERT INTO task_delta (scope, measure, bucket, n, total)
     SELECT scope, measure, bucket, count(*), sum(value)

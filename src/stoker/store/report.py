@@ -85,11 +85,11 @@ WITH lost AS (
         END,
         hold = CASE WHEN state = 'running' AND retry_count < max_retry_count AND crash_count + 1 >= crash_limit
             THEN 'poison' ELSE hold END,
-        entered_at = $1, worker_id = NULL, crash_count = crash_count + 1, exit_status = NULL
+        entered_at = greatest(entered_at, $1), worker_id = NULL, crash_count = crash_count + 1, exit_status = NULL
     WHERE worker_id = ANY($2::uuid[])
-    RETURNING id, state, attempt, kind_id, hold, scopes
+    RETURNING id, state, attempt, entered_at, kind_id, hold, scopes
 ), closed AS (
-    UPDATE execution x SET time_terminated = $1, outcome = 'lost'
+    UPDATE execution x SET time_terminated = lost.entered_at, outcome = 'lost'
     FROM lost WHERE x.task_id = lost.id AND x.attempt = lost.attempt
 ), measured AS (
     INSERT INTO task_delta (scope, measure, bucket, n)

@@ -53,8 +53,8 @@ RequestedResources = Annotated[
         {
             "type": "object",
             "additionalProperties": {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]},
-            "description": "`cpus` (1 unless said, also 0.5), `memory` (8GB, or a number of MB), `gpus` (2, or 0.5 of "
-            "one), and any resource that workers are given by name.",
+            "description": "`cpus` (1 unless said, also 0.5), `memory` (8GB, or a number of MB; who takes more "
+            "is killed), `gpus` (2, or 0.5 of one), and any resource that workers are given by name.",
             "examples": [{"cpus": 2, "memory": "4GB", "gpus": 0.5, "licence": 1}],
         }
     ),

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.api.conftest import Apis, Json
+from tests.api.conftest import Apis, Json, eventually
 from tests.api.swarming import TASKS, one, state_of, submit, worker
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -253,3 +253,27 @@ async def test_who_waits_is_answered_when_all_have_ended(api: Apis) -> None:
         waiting = asyncio.create_task(a.admin.get(f"{TASKS}/wait?group=g&timeout_s=30"))
         await w.end(*await w.claim())
         assert (await waiting).body["succeeded"] == 2
+
+
+async def test_what_is_done_to_many_at_once_is_one_entry_of_the_journal(api: Apis) -> None:
+    """With who asked for it; what a deadline did nobody asked for."""
+    async with api() as a:
+        ada = await a.user("ada")
+        past = "2020-01-01T00:00:00Z"
+        await submit(ada, *({"command": "x", "group": "g", "labels": {"k": "v"}} for _ in range(3)))
+        await ada.post(f"{TASKS}/cancel", {"labels": {"k": "v"}})
+        await a.admin.post(f"{TASKS}/retry", {"group": "g"})
+        await submit(ada, *({"command": "x", "name": "late", "deadline": past} for _ in range(2)))
+
+        async def told() -> Json:
+            items = (await ada.get("/api/projects/main/events")).body["items"]
+            found = [(one["event"], one["by"], one["message"]) for one in items if one["kind"] == "task"]
+            return found if len(found) == 5 else None
+
+        assert await eventually(told, "the deadline has passed") == [
+            ("Created", "ada", "3 tasks, 0 continuations"),
+            ("CancelAsked", "ada", "3 asked for, 3 cancelled, 0 still running"),
+            ("RetryAsked", "admin", "3 done again, 0 held ones may be claimed"),
+            ("Created", "ada", "2 tasks, 0 continuations"),
+            ("DeadlinePassed", "", "2 asked for, 2 cancelled, 0 still running"),
+        ]

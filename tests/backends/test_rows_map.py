@@ -1,5 +1,5 @@
-"""ROWS.md leads a reader from each way between two states, and from each event that leaves a state as it is, to the test
-that takes it, and does not lead astray."""
+"""ROWS.md leads a reader from each way between two states, and from each event that leaves a state as it is, to the
+test that takes it, and does not lead astray."""
 
 import re
 from itertools import product

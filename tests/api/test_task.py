@@ -213,6 +213,29 @@ async def test_an_ended_task_can_be_deleted_and_no_other(api: Apis) -> None:
         assert (await a.admin.get(f"{TASKS}/statistics")).body["states"]["cancelled"] == 0
 
 
+async def test_what_matches_everything_that_is_said_is_cancelled_and_nothing_else(api: Apis) -> None:
+    async with api() as a:
+        tasks = [
+            {"command": "x", "name": name, "labels": {"size": size}, "group": group, "state": state}
+            for name in ("a", "b") for size in ("s", "l") for group in ("g", "h") for state in ("available", "inactive")
+        ]  # fmt: skip
+        await submit(a.admin, *tasks)
+        wishes: list[tuple[Json, int]] = [
+            ({"name": "a", "labels": {"size": "s"}, "group": "g", "state": ["inactive"]}, 1),
+            ({"name": "a", "labels": {"size": "s"}}, 3),
+            ({"labels": {"size": "l"}, "state": ["available"]}, 4),
+            ({"labels": {"size": "s", "colour": "red"}}, 0),
+            ({"group": "nobody"}, 0),
+            ({"state": ["terminated", "cancelled"]}, 0),
+            ({"state": [], "group": "g"}, 0),
+            ({"ids": [], "all": True}, 0),
+            ({"name": "b"}, 6),
+            ({"all": True}, 2),
+        ]
+        for wish, count in wishes:
+            assert (await a.admin.post(f"{TASKS}/cancel", wish)).body == {"cancelled": count, "pending": 0}, wish
+
+
 @pytest.mark.parametrize("body", [{}, {"ids": [], "all": False}, {"labels": {}}])
 async def test_who_does_not_say_which_tasks_are_meant_cancels_none(api: Apis, body: Any) -> None:
     async with api() as a:
@@ -224,7 +247,8 @@ async def test_who_does_not_say_which_tasks_are_meant_cancels_none(api: Apis, bo
 
 async def test_statistics_know_how_it_goes(api: Apis) -> None:
     async with api() as a:
-        await submit(a.admin, *({"command": "x", "group": "g", "max_retry_count": 2} for _ in range(10)))
+        fields = {"group": "g", "labels": {"k": "v"}, "max_retry_count": 2}
+        await submit(a.admin, *({"command": "x", **fields} for _ in range(10)), {"command": None, "labels": {"k": "w"}})
         w = await worker(a)
         works = await w.claim(6)
         await w.end(*works[:4], cpu_s=2.0, memory_bytes=5e6)
@@ -237,7 +261,12 @@ async def test_statistics_know_how_it_goes(api: Apis) -> None:
         assert seen["run_time"]["count"] == 5 and seen["run_time"]["p50"] == pytest.approx(0.5, rel=0.05)
         assert seen["cpu"]["mean"] == pytest.approx(2.0) and seen["memory"]["p99"] == pytest.approx(5e6, rel=0.05)
         assert seen["throughput"] > 0 and seen["seconds_left"] > 0
-        assert (await a.admin.get(f"{TASKS}/statistics")).body["total"] == 10
+        labelled = (await a.admin.get(f"{TASKS}/statistics?label=k=v")).body
+        assert [labelled[name] for name in ("total", "states", "exit_codes", "run_time")] == [
+            seen[name] for name in ("total", "states", "exit_codes", "run_time")
+        ]
+        assert (await a.admin.get(f"{TASKS}/statistics?label=k=w")).body["succeeded"] == 1
+        assert (await a.admin.get(f"{TASKS}/statistics")).body["total"] == 11
         assert (await a.admin.get(f"{TASKS}/statistics?group=nobody")).body["total"] == 0
         own = (await a.admin.get(f"{TASKS}/{works[4]['id']}/statistics")).body
         assert (own["exit_codes"], own["states"]) == ({"7": 1}, {"available": 1})

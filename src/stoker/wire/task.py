@@ -335,7 +335,10 @@ class Statistics(Answer):
     seconds_left: float | None = Field(default=None, description="Until all have ended, at this rate.")
     wait: Measure = Field(default_factory=Measure, description="Seconds from available to claimed.")
     run_time: Measure = Field(default_factory=Measure, description="Seconds from started to ended.")
-    memory: Measure = Field(default_factory=Measure, description="The most that an attempt had, in bytes.")
+    memory: Measure = Field(
+        default_factory=Measure,
+        description="The most that an attempt had, in bytes; of short and small ones it is not known.",
+    )
     cpu: Measure = Field(default_factory=Measure, description="CPU seconds of an attempt.")
     gpu: Measure = Field(default_factory=Measure, description="Mean use of its GPUs.")
 

@@ -142,7 +142,9 @@ class Crew:
         attempt.ended_at = time.monotonic()
         attempt.status = os.waitstatus_to_exitcode(status)
         attempt.cpu_s = usage.ru_utime + usage.ru_stime
-        attempt.memory_bytes = max(usage.ru_maxrss * 1024.0, attempt.memory_bytes or 0.0)
+        # It began in our memory, and the kernel counts that as its own: what is no more than we ever had says nothing.
+        if usage.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+            attempt.memory_bytes = max(usage.ru_maxrss * 1024.0, attempt.memory_bytes or 0.0)
         self.pace.ended(attempt.ended_at - attempt.began_at)
         self._free(attempt)
 

@@ -289,7 +289,8 @@ async def test_what_is_done_to_many_at_once_is_one_entry_of_the_journal(api: Api
     async with api() as a:
         ada = await a.user("ada")
         past = "2020-01-01T00:00:00Z"
-        await submit(ada, *({"command": "x", "group": "g", "labels": {"k": "v"}} for _ in range(3)))
+        fields = {"command": "x", "group": "g", "labels": {"k": "v"}}
+        await submit(ada, {"ref": "a", **fields}, fields, {"depends_on": ["a"], **fields})
         await ada.post(f"{TASKS}/cancel", {"labels": {"k": "v"}})
         await a.admin.post(f"{TASKS}/retry", {"group": "g"})
         await submit(ada, *({"command": "x", "name": "late", "deadline": past} for _ in range(2)))
@@ -300,7 +301,7 @@ async def test_what_is_done_to_many_at_once_is_one_entry_of_the_journal(api: Api
             return found if len(found) == 5 else None
 
         assert await eventually(told, "the deadline has passed") == [
-            ("Created", "ada", "3 tasks, 0 continuations"),
+            ("Created", "ada", "3 tasks, 1 continuation"),
             ("CancelAsked", "ada", "3 asked for, 3 cancelled, 0 still running"),
             ("RetryAsked", "admin", "3 done again, 0 held ones may be claimed"),
             ("Created", "ada", "2 tasks, 0 continuations"),

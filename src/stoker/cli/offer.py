@@ -43,7 +43,7 @@ def offers(session: Session, file: str | None, limit: int, as_json: bool) -> Non
         if told["more"]:
             screen.out(f"… and {told['more']} more")
     else:
-        screen.note("No backend offers machines; fleets of hosts that are there launch none.")
+        screen.note("No backend offers machines: jobs run on the hosts that you have.")
     _show_instances(told, file is not None)
 
 

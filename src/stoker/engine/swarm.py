@@ -20,6 +20,7 @@ import structlog
 from stoker.core.errors import Unavailable
 from stoker.core.graph import Edge, Held
 from stoker.core.ids import ProjectId, TaskId, WorkerId
+from stoker.core.phrase import counted
 from stoker.core.task import State
 from stoker.engine.clock import Clock
 from stoker.engine.kinds import Kinds
@@ -101,7 +102,7 @@ class Swarm:
     async def note_created(
         self, tx: Connection, first: TaskId, project: ProjectId, tasks: int, edges: int, by: str, now: float
     ) -> None:
-        note = f"{tasks} tasks, {edges} continuations"
+        note = f"{counted(tasks, 'task')}, {counted(edges, 'continuation')}"
         await _journal(tx, first, project, "Created", "available", note, by, now)
 
     async def note_retried(

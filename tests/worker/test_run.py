@@ -26,7 +26,7 @@ async def test_a_command_runs_and_its_end_is_told(tmp_path: Path) -> None:
 
 
 async def test_the_most_memory_that_a_task_had_is_its_own_and_not_its_workers(tmp_path: Path) -> None:
-    """The kernel says of a process that began in a larger one that it had as much. So of a small one it is not known."""
+    """The kernel says of what began in a larger process that it had as much. So of a small one it is not known."""
     async with serving() as server, working(server, tmp_path):
         small, large = server.add(["/bin/true"]), server.add([sys.executable, "-c", "x = bytearray(150 << 20)"])
         await until(lambda: len(server.ended) == 2)

@@ -62,6 +62,9 @@ def test_list_is_narrowed_as_people_say_it(stoker: Stoker, swarm: Swarm) -> None
     assert "signal 11" in stoker("task", "list", "--failed", "--label", "a=1", "--label", "b=2").stdout.decode()
     assert queries(swarm)[-1]["label"] == ["a=1", "b=2"]
     assert "available (held)" in stoker("task", "list", "--held").stdout.decode()
+    swarm.tasks[held]["held"] = "clock"
+    assert "available (later)" in stoker("task", "list").stdout.decode()
+    assert "available" in stoker("task", "tree", held).stdout.decode()
     stoker("task", "list", "--state", "running", "--state", "available", "-n", "7", "--name", "n", "--group", "g")
     asked = queries(swarm)[-1]
     assert (asked["state"], asked["limit"], asked["name"], asked["group"]) == (

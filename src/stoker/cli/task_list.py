@@ -87,7 +87,8 @@ def list_(
 
 
 def _row(one: Json, now: float) -> tuple[object, ...]:
-    state = f"{one['state']} (held)" if one.get("held") else one["state"]
+    held = "held" if tasks.poisoned(one) else "later"
+    state = f"{one['state']} ({held})" if one.get("held") else one["state"]
     tries, exit = one["retry_count"] or "", exit_of(one["exit_status"])
     since = moment.ago(one["entered_at"], now)
     return (one["id"], one["name"], state, exit, tries, one["group"], since, shown_command(one["command"]))

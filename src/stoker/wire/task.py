@@ -185,7 +185,11 @@ class Task(Answer):
     name: str = ""
     user: str = Field(default="", examples=["ada"], description="Who submitted it.")
     state: State = Field(examples=["available"])
-    held: str = Field(default="", examples=["poison"], description="Why nobody may claim it, though it is available.")
+    held: str = Field(
+        default="",
+        examples=["poison"],
+        description="Why nobody may claim it, though it is available: `poison`, or `clock` before its `start_after`.",
+    )
     command: str | tuple[str, ...] | None = None
     env: dict[str, str] = Field(default_factory=dict, description="Its values: to its user and to managers.")
     working_dir: str | None = None

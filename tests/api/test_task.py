@@ -66,6 +66,19 @@ async def test_what_cannot_be_is_refused_and_nothing_of_the_request_is_stored(
         assert (await a.admin.get(f"{TASKS}/statistics")).body["total"] == 0
 
 
+async def test_a_circle_is_told_by_the_names_that_its_sender_knows(api: Apis) -> None:
+    async with api() as a:
+        old = await one(a.admin, state="inactive")
+        tasks = [
+            {"ref": "a", "command": "x", "depends_on": [old]},
+            {"ref": "b", "command": "x", "depends_on": ["a"], "continuations": [old]},
+        ]
+        told = (await a.admin.post(TASKS, {"tasks": tasks})).body["error"]["message"]
+        assert told.startswith("These continuations make a circle: ")
+        circle = told.removeprefix("These continuations make a circle: ").removesuffix(".").split(" → ")
+        assert circle[0] == circle[-1] and set(circle) == {"a", "b", old}
+
+
 async def test_a_large_graph_comes_line_by_line(api: Apis) -> None:
     async with api() as a:
         lines = [

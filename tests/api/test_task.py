@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.api.conftest import Apis, Json
+from tests.api.conftest import Apis, Json, eventually
 from tests.api.swarming import TASKS, one, state_of, submit, worker
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -64,6 +64,19 @@ async def test_what_cannot_be_is_refused_and_nothing_of_the_request_is_stored(
         assert (answer.status in (400, 404, 409, 422), answer.code) == (True, code)
         assert (await a.admin.get(TASKS)).body["items"] == []
         assert (await a.admin.get(f"{TASKS}/statistics")).body["total"] == 0
+
+
+async def test_a_circle_is_told_by_the_names_that_its_sender_knows(api: Apis) -> None:
+    async with api() as a:
+        old = await one(a.admin, state="inactive")
+        tasks = [
+            {"ref": "a", "command": "x", "depends_on": [old]},
+            {"ref": "b", "command": "x", "depends_on": ["a"], "continuations": [old]},
+        ]
+        told = (await a.admin.post(TASKS, {"tasks": tasks})).body["error"]["message"]
+        assert told.startswith("These continuations make a circle: ")
+        circle = told.removeprefix("These continuations make a circle: ").removesuffix(".").split(" → ")
+        assert circle[0] == circle[-1] and set(circle) == {"a", "b", old}
 
 
 async def test_a_large_graph_comes_line_by_line(api: Apis) -> None:
@@ -213,6 +226,29 @@ async def test_an_ended_task_can_be_deleted_and_no_other(api: Apis) -> None:
         assert (await a.admin.get(f"{TASKS}/statistics")).body["states"]["cancelled"] == 0
 
 
+async def test_what_matches_everything_that_is_said_is_cancelled_and_nothing_else(api: Apis) -> None:
+    async with api() as a:
+        tasks = [
+            {"command": "x", "name": name, "labels": {"size": size}, "group": group, "state": state}
+            for name in ("a", "b") for size in ("s", "l") for group in ("g", "h") for state in ("available", "inactive")
+        ]  # fmt: skip
+        await submit(a.admin, *tasks)
+        wishes: list[tuple[Json, int]] = [
+            ({"name": "a", "labels": {"size": "s"}, "group": "g", "state": ["inactive"]}, 1),
+            ({"name": "a", "labels": {"size": "s"}}, 3),
+            ({"labels": {"size": "l"}, "state": ["available"]}, 4),
+            ({"labels": {"size": "s", "colour": "red"}}, 0),
+            ({"group": "nobody"}, 0),
+            ({"state": ["terminated", "cancelled"]}, 0),
+            ({"state": [], "group": "g"}, 0),
+            ({"ids": [], "all": True}, 0),
+            ({"name": "b"}, 6),
+            ({"all": True}, 2),
+        ]
+        for wish, count in wishes:
+            assert (await a.admin.post(f"{TASKS}/cancel", wish)).body == {"cancelled": count, "pending": 0}, wish
+
+
 @pytest.mark.parametrize("body", [{}, {"ids": [], "all": False}, {"labels": {}}])
 async def test_who_does_not_say_which_tasks_are_meant_cancels_none(api: Apis, body: Any) -> None:
     async with api() as a:
@@ -224,7 +260,8 @@ async def test_who_does_not_say_which_tasks_are_meant_cancels_none(api: Apis, bo
 
 async def test_statistics_know_how_it_goes(api: Apis) -> None:
     async with api() as a:
-        await submit(a.admin, *({"command": "x", "group": "g", "max_retry_count": 2} for _ in range(10)))
+        fields = {"group": "g", "labels": {"k": "v"}, "max_retry_count": 2}
+        await submit(a.admin, *({"command": "x", **fields} for _ in range(10)), {"command": None, "labels": {"k": "w"}})
         w = await worker(a)
         works = await w.claim(6)
         await w.end(*works[:4], cpu_s=2.0, memory_bytes=5e6)
@@ -237,7 +274,12 @@ async def test_statistics_know_how_it_goes(api: Apis) -> None:
         assert seen["run_time"]["count"] == 5 and seen["run_time"]["p50"] == pytest.approx(0.5, rel=0.05)
         assert seen["cpu"]["mean"] == pytest.approx(2.0) and seen["memory"]["p99"] == pytest.approx(5e6, rel=0.05)
         assert seen["throughput"] > 0 and seen["seconds_left"] > 0
-        assert (await a.admin.get(f"{TASKS}/statistics")).body["total"] == 10
+        labelled = (await a.admin.get(f"{TASKS}/statistics?label=k=v")).body
+        assert [labelled[name] for name in ("total", "states", "exit_codes", "run_time")] == [
+            seen[name] for name in ("total", "states", "exit_codes", "run_time")
+        ]
+        assert (await a.admin.get(f"{TASKS}/statistics?label=k=w")).body["succeeded"] == 1
+        assert (await a.admin.get(f"{TASKS}/statistics")).body["total"] == 11
         assert (await a.admin.get(f"{TASKS}/statistics?group=nobody")).body["total"] == 0
         own = (await a.admin.get(f"{TASKS}/{works[4]['id']}/statistics")).body
         assert (own["exit_codes"], own["states"]) == ({"7": 1}, {"available": 1})
@@ -253,3 +295,28 @@ async def test_who_waits_is_answered_when_all_have_ended(api: Apis) -> None:
         waiting = asyncio.create_task(a.admin.get(f"{TASKS}/wait?group=g&timeout_s=30"))
         await w.end(*await w.claim())
         assert (await waiting).body["succeeded"] == 2
+
+
+async def test_what_is_done_to_many_at_once_is_one_entry_of_the_journal(api: Apis) -> None:
+    """With who asked for it; what a deadline did nobody asked for."""
+    async with api() as a:
+        ada = await a.user("ada")
+        past = "2020-01-01T00:00:00Z"
+        fields = {"command": "x", "group": "g", "labels": {"k": "v"}}
+        await submit(ada, {"ref": "a", **fields}, fields, {"depends_on": ["a"], **fields})
+        await ada.post(f"{TASKS}/cancel", {"labels": {"k": "v"}})
+        await a.admin.post(f"{TASKS}/retry", {"group": "g"})
+        await submit(ada, *({"command": "x", "name": "late", "deadline": past} for _ in range(2)))
+
+        async def told() -> Json:
+            items = (await ada.get("/api/projects/main/events")).body["items"]
+            found = [(one["event"], one["by"], one["message"]) for one in items if one["kind"] == "task"]
+            return found if len(found) == 5 else None
+
+        assert await eventually(told, "the deadline has passed") == [
+            ("Created", "ada", "3 tasks, 1 continuation"),
+            ("CancelAsked", "ada", "3 asked for, 3 cancelled, 0 still running"),
+            ("RetryAsked", "admin", "3 done again, 0 held ones may be claimed"),
+            ("Created", "ada", "2 tasks, 0 continuations"),
+            ("DeadlinePassed", "", "2 asked for, 2 cancelled, 0 still running"),
+        ]

@@ -249,6 +249,8 @@ async def test_a_task_starts_after_its_moment_and_is_cancelled_after_its_deadlin
         w = await worker(a)
         assert await w.claim() == []
         assert (await a.admin.get(f"{TASKS}/{later}")).body["held"] == "clock"
+        for path in (f"{TASKS}/{later}/statistics", f"{TASKS}/statistics"):
+            assert (await a.admin.get(path)).body["held"] == 0, "it goes on by itself"
 
         async def over() -> bool:
             return await state_of(a.admin, late) == "cancelled"

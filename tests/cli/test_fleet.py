@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from stoker.cli import moment
 from stoker.cli.fleet import money
+from stoker.cli.instance import show_table
 from tests.cli.conftest import Real
 
 pytestmark = pytest.mark.xdist_group("cli")
@@ -147,3 +149,14 @@ def test_a_division_outlives_the_server_and_a_drained_host_comes_back_with_it(ow
 )
 def test_money_is_told_as_precisely_as_it_is_little(amount: float, told: str) -> None:
     assert money(amount) == told
+
+
+def test_a_machine_that_is_silent_says_for_how_long(capsys: pytest.CaptureFixture[str]) -> None:
+    has = {"cpu": 4, "memory_mb": 8192, "gpus": []}
+    one = {
+        "name": "dummy-1", "status": "BUSY", "fleet": "cloud", "jobs": 1, "resources": has, "free": has,
+        "cordoned": True, "draining_until": None, "health": "", "message": "", "since": "2026-05-01T12:00:00Z",
+        "unreachable_since": "2026-05-01T12:01:00Z",
+    }  # fmt: skip
+    show_table([one], moment.parse("2026-05-01T12:04:20Z"))
+    assert "unreachable for 3m 20s; takes no new jobs" in capsys.readouterr().out

@@ -106,7 +106,7 @@ def test_offers_are_a_table_with_what_stands_against_them(stoker: Stoker, fake: 
     assert lines[1].split("  ")[0] == "a100x2"
     assert "8 CPUs, 32 GB of memory, 2×A100" in lines[1]
     assert lines[2].endswith("needs 8 CPUs, has 2")
-    assert "Of 1 instance that are there, 0 would do now:" in told
+    assert "Existing instances (0 of 1 would do now):" in told
     assert "  local-1: cordoned" in lines
     assert fake.asked[-1][2]["configuration"]["type"] == "task"
     assert json.loads(stoker("offers", "--json").stdout) == fake.offers

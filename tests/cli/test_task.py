@@ -62,6 +62,9 @@ def test_list_is_narrowed_as_people_say_it(stoker: Stoker, swarm: Swarm) -> None
     assert "signal 11" in stoker("task", "list", "--failed", "--label", "a=1", "--label", "b=2").stdout.decode()
     assert queries(swarm)[-1]["label"] == ["a=1", "b=2"]
     assert "available (held)" in stoker("task", "list", "--held").stdout.decode()
+    swarm.tasks[held]["held"] = "clock"
+    assert "available (later)" in stoker("task", "list").stdout.decode()
+    assert "available" in stoker("task", "tree", held).stdout.decode()
     stoker("task", "list", "--state", "running", "--state", "available", "-n", "7", "--name", "n", "--group", "g")
     asked = queries(swarm)[-1]
     assert (asked["state"], asked["limit"], asked["name"], asked["group"]) == (
@@ -104,7 +107,9 @@ def test_a_task_is_found_by_its_id_its_beginning_and_its_name(stoker: Stoker, sw
 
 
 def test_get_shows_a_task_and_its_attempts(stoker: Stoker, swarm: Swarm) -> None:
-    first, id = swarm.add({"command": "x", "ref": "a"}, {"command": ["train", "1"], "name": "t", "depends_on": ["a"]})
+    wanted = {"cpus": 0.5, "memory": 2048}
+    train = {"command": ["train", "1"], "name": "t", "depends_on": ["a"], "requested_resources": wanted}
+    first, id = swarm.add({"command": "x", "ref": "a"}, train)
     swarm.start(id)
     swarm.end(id, 3)
     swarm.start(id, 2)
@@ -113,6 +118,7 @@ def test_get_shows_a_task_and_its_attempts(stoker: Stoker, swarm: Swarm) -> None
     assert "result     0.93" in told
     assert "command    train 1" in told
     assert f"after      {first}" in told
+    assert "needs      cpus=0.5, memory=2 GB" in told
     attempts = told.splitlines()[-3:]
     assert attempts[0].split()[:3] == ["ATTEMPT", "OUTCOME", "EXIT"]
     assert [line.split()[:4] for line in attempts[1:]] == [["1", "ended", "3", "3s"], ["2", "ended", "0", "3s"]]

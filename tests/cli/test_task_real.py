@@ -78,6 +78,10 @@ class TestWithAWorker:
         assert real("task", "tree", "--group", "drawn").stdout.decode().splitlines() == drawn
         assert real("task", "tree", "first").stdout.decode().splitlines() == drawn
 
+    def test_one_that_begins_later_is_waited_for(self, real: Real) -> None:
+        told = real("task", "add", "-q", "--wait", "--start-after", "1s", "--", "true")
+        assert (told.returncode, told.stderr.decode()) == (0, "")
+
     def test_what_runs_is_cancelled(self, real: Real) -> None:
         (id,) = (
             real("task", "add", "-q", "trap 'echo bye; exit 1' TERM; echo up; sleep 60 & wait").stdout.decode().split()

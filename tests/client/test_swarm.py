@@ -115,6 +115,14 @@ def test_wait_ends_when_only_held_ones_are_left(client: Client, swarm: Swarm) ->
     assert (told.left, told.held) == (2, 1)
 
 
+def test_wait_waits_for_one_whose_time_has_not_come(client: Client, swarm: Swarm) -> None:
+    """Nobody may claim it either, but it goes on by itself."""
+    (later,) = swarm.add({"command": "x"}, held="clock")
+    threading.Timer(0.3, swarm.end, [later]).start()
+    told = client.tasks.wait(later)
+    assert (told.succeeded, told.held, told.ok) == (1, 0, True)
+
+
 def test_single_tasks_are_added_up_and_asked_for_until_each_has_ended(client: Client, swarm: Swarm) -> None:
     ids = swarm.add(*({"command": "x"} for _ in range(60)), {"name": "barrier"})
     swarm.tasks[ids[-1]]["state"] = "terminated"

@@ -9,16 +9,20 @@ import hashlib
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from stoker.runner import proc
+from stoker.shim import cgroup
 from tests.api.conftest import Json
 from tests.api.swarming import TASKS
+from tests.machine import as_root, unavailable
 from tests.process.stand import Stand, standing
 from tests.process.swarm import Scene, hand, scene, until
 from tests.process.trail import ALWAYS, FAILED, Trail, assert_in_order
@@ -295,3 +299,64 @@ async def test_children_that_are_left_behind_end_with_their_task(server: Stand, 
         assert (await s.reaches(id, "terminated"))["exit_status"] == 0
         await until(lambda: not processes_of_task(id), "nobody is left")
         assert await s.output(id) == b"done\n"
+
+
+EAT = "x = []\nwhile True: x.append(bytearray(b'x' * (1 << 20)))"
+
+
+async def test_a_command_that_eats_all_memory_ends_when_it_has_what_it_asked_for(server: Stand, steady: str) -> None:
+    """Each of its attempts; what runs beside it notices nothing."""
+    async with scene(server, steady) as s:
+        beside = await s.one(command="sleep 1000")
+        await s.begun(beside)
+        greedy, then = await s.submit(
+            {
+                "ref": "greedy",
+                "command": [sys.executable, "-c", f"import time\n{EAT}; time.sleep(0.01)"],
+                "requested_resources": {"cpus": 1, "memory": "50MB"},
+                "max_retry_count": 2,
+            },
+            {"command": "true", "depends_on": ["greedy"]},
+        )
+        await s.reaches(greedy, "terminated")
+        assert await outcomes(s, greedy) == [("ended", -signal.SIGKILL)] * 2
+        for info in await s.history(greedy):
+            assert "took more memory than it had asked for" in info["message"]
+        assert await s.states(beside, then) == ["running", "cancelled"]
+        await s.cancel(beside)
+
+
+@pytest.fixture
+def small_host(server: Stand, tmp_path: Path) -> Iterator[str]:
+    """A worker on a host with so little memory; the group whose tasks it takes."""
+    groups = cgroup.find(f"stoker-test-{os.getpid()}")
+    directories = groups.directories(uuid4())
+    if not directories:
+        unavailable("this host lets nobody make control groups with limits")
+    groups.make(directories, None, 400)
+    one = hand(server, tmp_path / "small", "--cpus", "4", "--group", "small")
+    try:
+        for pid in (one.keeper.pid, one.pid):
+            for directory in directories:
+                Path(directory, "cgroup.procs").write_text(str(pid))
+        yield "small"
+    finally:
+        one.kill()
+        cgroup.remove(directories)
+        groups.close()
+
+
+@as_root
+async def test_when_a_host_has_no_memory_left_the_one_that_ate_it_goes(server: Stand, small_host: str) -> None:
+    """It had not said how much it needs. Its worker survives it, and so does the task beside it."""
+    async with scene(server, small_host) as s:
+        beside = await s.one(command="sleep 1000")
+        running = await s.begun(beside)
+        greedy = await s.one(command=f'{sys.executable} -c "{EAT}"; exit $?')
+        ended = await s.reaches(greedy, "terminated")
+        (info,) = await s.history(greedy)
+        assert (ended["exit_status"], info["outcome"]) == (128 + signal.SIGKILL, "ended")
+        assert "ran out of memory" in info["message"]
+        assert (await s.reaches(await s.one(command="true"), "terminated"))["exit_status"] == 0
+        assert (await s.get(beside))["worker"] == running["worker"] is not None
+        await s.cancel(beside)

@@ -16,10 +16,10 @@ SERIES = {"memory_usage": 5e6, "cpu_utilization": 1.5, "gpu_usage": 0.25}
 MOMENT = "2026-01-02T03:04:05Z"
 
 
-async def tell(worker: Worker, id: str, resource: str, body: Any) -> Reply:
+async def tell(worker: Worker, id: str, resource: str, body: Any, method: str = "POST") -> Reply:
     """To a virtual resource of the attempt, by the worker's own token."""
     path = f"{TASKS}/{id}/execution_info/{resource}"
-    return await worker.client.post(path, body, headers={"Stoker-Worker": worker.id})
+    return await worker.client.ask(method, path, body, headers={"Stoker-Worker": worker.id})
 
 
 async def claimed(of: Scene, **fields: Any) -> tuple[str, Worker]:
@@ -54,11 +54,12 @@ async def test_execution_info_worker_is_the_claim_itself(swarm: Stand) -> None:
 
 @pytest.mark.parametrize("field", SERIES)
 async def test_report_appends_to_the_series_and_nothing_else_changes_it(swarm: Stand, field: str) -> None:
+    """By POST or by PATCH."""
     async with scene(swarm) as s:
         id, worker = await claimed(s)
         first = SERIES[field]
         assert (await tell(worker, id, f"report_{field}", {"values": [first]})).status == 200
-        told = await tell(worker, id, f"report_{field}", {"values": [2 * first, 3 * first]})
+        told = await tell(worker, id, f"report_{field}", {"values": [2 * first, 3 * first]}, method="PATCH")
         assert told.body["value"]["values"] == [first, 2 * first, 3 * first]
         assert (await tell(worker, id, field, {"value": [0]})).status == 422
         patched = await worker.patch(id, {"execution_info": {field: [0]}})

@@ -256,11 +256,16 @@ class Mirrored(Swarm):
         return await self._both(lambda now: self._mirror.graph.let_go(ids, now), super().let_go(ids))
 
     async def cancel(
-        self, ids: Collection[TaskId] | Many, *, by: str = "", project: ProjectId | None = None
+        self,
+        ids: Collection[TaskId] | Many,
+        *,
+        by: str = "",
+        project: ProjectId | None = None,
+        event: str = "CancelAsked",
     ) -> Cancelled:
         assert not isinstance(ids, Many)
         return await self._both(
-            lambda now: self._mirror.graph.cancel(ids, now), super().cancel(ids, by=by, project=project)
+            lambda now: self._mirror.graph.cancel(ids, now), super().cancel(ids, by=by, project=project, event=event)
         )
 
     async def add_continuations(self, edges: Collection[Edge]) -> None:

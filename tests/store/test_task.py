@@ -330,3 +330,19 @@ async def test_a_repeated_give_back_does_not_take_the_next_attempt_away(database
             back = await report.give_back(tx, [(ANN, first)], NOW)
             assert (back.available, back.refused) == (0, {(ANN, first): RUNNING})
         assert await states(db) == {1: "running"}
+
+
+INDEXED = """
+SELECT i.indrelid::regclass::text || '.' || a.attname
+FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
+"""
+
+
+async def test_the_indices_that_the_document_names_are_there(database: Databases) -> None:
+    """Of states, continuations from both sides, estimated run times and requested resources."""
+    async with database() as db, db.connection() as connection:
+        found = {row[0] for row in await connection.fetch(INDEXED)}
+    assert {
+        "task.state", "continuation.source", "continuation.target", "task_spec.estimated_runtime",
+        "task_spec.requested_resources",
+    } <= found  # fmt: skip

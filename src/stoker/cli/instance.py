@@ -172,7 +172,9 @@ def _show(session: Session, name: str, as_json: bool) -> None:
 
 def _row(one: Json, now: float) -> tuple[object, ...]:
     has, free = one["resources"], one["free"]
-    silent = f"unreachable since {moment.ago(one['unreachable_since'], now)}" if one["unreachable_since"] else ""
+    silent = ""
+    if one["unreachable_since"]:
+        silent = f"unreachable for {moment.span(now - moment.parse(one['unreachable_since']))}"
     cordoned = "takes no new jobs" if one["cordoned"] else ""
     if one["draining_until"] and one["status"] == "BUSY":
         cordoned = f"drains until {moment.clock(one['draining_until'])}"

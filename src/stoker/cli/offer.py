@@ -8,7 +8,6 @@ from stoker.cli import screen
 from stoker.cli.command import Session, command, json_option, pass_session
 from stoker.client.client import Json
 from stoker.core import phrase
-from stoker.core.phrase import counted
 
 HEADERS = ("OFFER", "WHERE", "RESOURCES", "SPOT", "PRICE", "AVAILABLE", "PENALTY", "FLEETS", "WHY NOT")
 SPARE = ("FLEETS", "PENALTY", "AVAILABLE", "WHERE")
@@ -44,7 +43,7 @@ def offers(session: Session, file: str | None, limit: int, as_json: bool) -> Non
         if told["more"]:
             screen.out(f"… and {told['more']} more")
     else:
-        screen.note("No backend offers machines; fleets of hosts that are there launch none.")
+        screen.note("No backend offers machines: jobs run on the hosts that you have.")
     _show_instances(told, file is not None)
 
 
@@ -89,7 +88,7 @@ def _show_instances(told: Json, wished: bool) -> None:
     fitting = sum(one["fits"] for one in there)
     screen.out()
     does = "would do now" if wished else "may be used now"
-    screen.out(f"Of {counted(len(there) + told['more_instances'], 'instance')} that are there, {fitting} {does}:")
+    screen.out(f"Existing instances ({fitting} of {len(there) + told['more_instances']} {does}):")
     for one in there:
         screen.out(f"  {one['name']}: {one['sentence'] or 'yes'}")
     if told["more_instances"]:

@@ -12,6 +12,7 @@ from stoker.cli.command import Session, command, json_option, pass_session
 from stoker.cli.task_options import label_of
 from stoker.client import task as tasks
 from stoker.client.client import Json
+from stoker.core import phrase
 
 STATES: Final = ("inactive", "available", "running", "pending_cancellation", "terminated", "cancelled")
 HEADERS: Final = ("ID", "NAME", "STATE", "EXIT", "TRIES", "GROUP", "SINCE", "COMMAND")
@@ -86,7 +87,8 @@ def list_(
 
 
 def _row(one: Json, now: float) -> tuple[object, ...]:
-    state = f"{one['state']} (held)" if one.get("held") else one["state"]
+    held = "held" if tasks.poisoned(one) else "later"
+    state = f"{one['state']} ({held})" if one.get("held") else one["state"]
     tries, exit = one["retry_count"] or "", exit_of(one["exit_status"])
     since = moment.ago(one["entered_at"], now)
     return (one["id"], one["name"], state, exit, tries, one["group"], since, shown_command(one["command"]))
@@ -143,7 +145,7 @@ def _told(task: Json, now: float) -> Iterator[tuple[str, object]]:
     yield "result", (task.get("execution_info") or {}).get("result")
     yield "group", task["group"]
     yield "labels", " ".join(f"{key}={value}" for key, value in task["labels"].items())
-    yield "needs", " ".join(f"{name}={amount}" for name, amount in task["requested_resources"].items())
+    yield "needs", ", ".join(f"{name}={phrase.bare(name, much)}" for name, much in task["requested_resources"].items())
     yield "attempts", f"{task['retry_count']} of {task['max_retry_count']}"
     yield "priority", task["priority"] or None
     yield "directory", task["working_dir"]

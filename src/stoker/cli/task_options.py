@@ -21,7 +21,7 @@ _OPTIONS = (
     click.option("--stdin", metavar="TEXT", help="What it reads; else nothing."),
     click.option("--stdin-file", metavar="FILE", help="The same from a file."),
     click.option("--cpus", metavar="N", type=float, help="1 unless you say, also 0.5."),
-    click.option("--memory", metavar="SIZE", help="E.g. 4GB."),
+    click.option("--memory", metavar="SIZE", help="E.g. 4GB; if it takes more it is killed."),
     click.option("--gpus", metavar="N", type=float, help="Whole ones, or a part of one."),
     click.option("--resource", metavar="NAME=N", multiple=True, help="Of what workers were given by name."),
     click.option("--or", "alternatives", metavar="NAME=N,...", multiple=True, help="Resources that would do as well."),

@@ -75,7 +75,7 @@ def tree(session: Session, ref: str | None, group: str | None, depth: int, every
 
 def status(task: Json) -> str:
     """What a person wants to know of it."""
-    if task.get("held"):
+    if tasks.poisoned(task):
         return "held"
     if task["state"] != "terminated":
         return str(task["state"])

@@ -21,7 +21,7 @@ stoker worker --time-limit 4h --idle-timeout 10m    # in a batch system: gone in
 @click.option("--memory", metavar="SIZE", help="How much memory, such as 8GB.")
 @click.option("--gpus", metavar="N|INDICES", help="How many GPUs, or which ones: 0,3. [default: all that are found]")
 @click.option("--resource", "resources", metavar="NAME=N", multiple=True, help="Something else that it has so many of.")
-@click.option("--label", "labels", metavar="NAME=VALUE", multiple=True, help="Shown in `stoker workers`.")
+@click.option("--label", "--labels", "labels", metavar="NAME=VALUE", multiple=True, help="Shown in `stoker workers`.")
 @click.option("--group", metavar="NAME", help="Take tasks of this group only.")
 @click.option("--name", metavar="NAME", help="What it is called. [default: the name of this machine]")
 @click.option("--time-limit", metavar="TIME", help="End within this time, such as 4h: tasks that take longer are left.")

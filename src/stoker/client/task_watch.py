@@ -123,7 +123,7 @@ def _summed(seen: list[Json]) -> Json:
         "states": dict(Counter(task["state"] for task in seen)),
         "succeeded": good,
         "failed": len(ended) - good,
-        "held": sum(bool(task["held"]) for task in seen),
+        "held": sum(map(tasks.poisoned, seen)),
         "retries": sum(max(0, task["retry_count"] - 1) for task in seen),
         "lost": sum(task["crash_count"] for task in seen),
         "exit_codes": dict(codes),

@@ -20,6 +20,7 @@ import structlog
 from stoker.core.errors import Unavailable
 from stoker.core.graph import Edge, Held
 from stoker.core.ids import ProjectId, TaskId, WorkerId
+from stoker.core.phrase import counted
 from stoker.core.task import State
 from stoker.engine.clock import Clock
 from stoker.engine.kinds import Kinds
@@ -101,8 +102,14 @@ class Swarm:
     async def note_created(
         self, tx: Connection, first: TaskId, project: ProjectId, tasks: int, edges: int, by: str, now: float
     ) -> None:
-        note = f"{tasks} tasks, {edges} continuations"
+        note = f"{counted(tasks, 'task')}, {counted(edges, 'continuation')}"
         await _journal(tx, first, project, "Created", "available", note, by, now)
+
+    async def note_retried(
+        self, tx: Connection, first: TaskId, project: ProjectId, tasks: int, released: int, by: str, now: float
+    ) -> None:
+        note = f"{tasks} done again, {released} held ones may be claimed"
+        await _journal(tx, first, project, "RetryAsked", "available", note, by, now)
 
     async def load(self, act: Callable[[Connection, float], Awaitable[Opened]], *, again: bool) -> int:
         """A whole graph. Not `again` where it is stored while it comes: what came cannot be said again here."""
@@ -118,7 +125,12 @@ class Swarm:
         return await self._opening(lambda tx, now: task.let_go(tx, ids))
 
     async def cancel(
-        self, ids: Collection[TaskId] | Many, *, by: str = "", project: ProjectId | None = None
+        self,
+        ids: Collection[TaskId] | Many,
+        *,
+        by: str = "",
+        project: ProjectId | None = None,
+        event: str = "CancelAsked",
     ) -> Cancelled:
         """Accepted at once in any state; workers are told over their sockets, and by the answer to their heartbeats."""
         asked = ids if isinstance(ids, Many) else Many.of(ids)
@@ -127,7 +139,7 @@ class Swarm:
             done = await task.cancel(tx, asked, now)
             if asked.first is not None and (done.cancelled or done.told):
                 note = f"{asked.count} asked for, {done.cancelled} cancelled, {len(done.told)} still running"
-                await _journal(tx, asked.first, project or asked.first, "CancelAsked", "cancelled", note, by, now)
+                await _journal(tx, asked.first, project or asked.first, event, "cancelled", note, by, now)
             return done
 
         done = await self._transact(act)
@@ -239,9 +251,9 @@ class Swarm:
         self._tell(opened)
         async with self._database.connection() as connection:
             late = await task.overdue(connection, now, AT_ONCE)
-        if late:
-            await self.cancel(late, by="deadline")
-        return Counts(begun + len(late), 0.0)
+        for project, ids in late.items():
+            await self.cancel(ids, project=project, event="DeadlinePassed")
+        return Counts(begun + sum(map(len, late.values())), 0.0)
 
     async def expire_once(self) -> Counts:
         """Workers whose lease is over lose what they hold, and it moves on."""

@@ -1,6 +1,7 @@
 """From tasks as people write them to what is stored: ids are made, names of the request become edges."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from json.encoder import encode_basestring_ascii
 from typing import Any, Final
@@ -18,6 +19,7 @@ from stoker.wire.model import Invalid, Problem
 from stoker.wire.task import NewTask
 from stoker.wire.time import seconds_of
 
+_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DETAILS: Final = ("working_dir", "stdin", "exclusive", "output", "output_dir")
 _IN_DETAIL: Final = {*_DETAILS, "env", "alternatives", "group"}
 
@@ -107,6 +109,13 @@ class Graph:
     def edges(self) -> Iterator[Edge]:
         """Among the tasks of the request, and between them and others. To be called when all of them are taken."""
         return map(Edge, map(self._named, self._sources), map(self._named, self._targets))
+
+    def in_their_words(self, circle: UserError) -> UserError:
+        """The same mistake with the refs of this request for ids that nobody has seen."""
+        ids = {UUID(id) for id in _ID.findall(circle.sentence)}
+        refs = {str(id): ref for ref, id in self._refs.items() if id in ids}
+        sentence = _ID.sub(lambda id: refs.get(id[0], id[0]), circle.sentence)
+        return UserError(sentence, hint=circle.hint, code=circle.code)
 
     def _named(self, end: TaskId | str) -> TaskId:
         if not isinstance(end, str):

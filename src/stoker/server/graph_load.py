@@ -137,7 +137,10 @@ class GraphLoad:
                 yield drafts
 
     async def _finish(self, tx: Connection, load: Load, digest: bytes, now: float) -> Opened:
-        opened = await load.finish(self._graph.edges(), forgiving=True)
+        try:
+            opened = await load.finish(self._graph.edges(), forgiving=True)
+        except UserError as error:
+            raise self._graph.in_their_words(error) if error.code == "cycle" else error from None
         await task_kind.set_keys(tx, self._access.project_id, self._graph.keys)
         ids, swarm = self._graph.ids, self._context.engine.swarm
         user, project = self._access.user, self._access.project_id

@@ -38,6 +38,9 @@ async def again(context: Context, access: Access, ids: list[TaskId], key: str | 
         rows = await task_copy.unsuccessful(tx, ids)
         made.update((row["id"], context.engine.new_id()) for row in rows)
         opened = await _copied(tx, access, rows, made, now) if rows else Opened()
+        if touched := [*made.values(), *released]:
+            first, by = TaskId(touched[0]), access.user
+            await context.engine.swarm.note_retried(tx, first, access.project_id, len(made), len(released), by, now)
         if found_key is not None:
             answer = _answer(made, released).model_dump_json()
             await idempotency.add(tx, Claim(found_key, b"", answer), now)

@@ -91,7 +91,7 @@ UPDATE task SET hold = NULL WHERE id = ANY($1::uuid[]) AND hold IS NOT NULL RETU
 """
 
 OVERDUE: Final = """
-SELECT id FROM task
+SELECT project_id, id FROM task
 WHERE deadline_at IS NOT NULL AND deadline_at <= $1 AND state IN ('inactive', 'available', 'running')
 ORDER BY deadline_at LIMIT $2
 """
@@ -351,8 +351,11 @@ async def begin_due(conn: Connection, now: float, most: int) -> tuple[int, Opene
     return len(ids), await let_go(conn, ids) if ids else Opened()
 
 
-async def overdue(conn: Connection, now: float, most: int) -> list[TaskId]:
-    return [row["id"] for row in await conn.fetch(OVERDUE, now, most)]
+async def overdue(conn: Connection, now: float, most: int) -> dict[ProjectId, list[TaskId]]:
+    late: dict[ProjectId, list[TaskId]] = {}
+    for project, id in await conn.fetch(OVERDUE, now, most):
+        late.setdefault(project, []).append(id)
+    return late
 
 
 async def next_moment(conn: Connection) -> float | None:

@@ -106,12 +106,14 @@ def _conditions(project: ProjectId, chosen: Filter) -> _Conditions:
         (chosen.labels and json.dumps(chosen.labels), made.of_spec, lambda n: f"s.labels @> {n}::jsonb"),
         (chosen.name, made.of_spec, lambda n: f"s.name = {n}"),
         (chosen.user, made.of_spec, lambda n: f"s.user_name = {n}"),
-        (chosen.states and [s.value for s in chosen.states], made.of_task, lambda n: f"t.state = ANY({n}::text[])"),
         (chosen.worker, made.of_task, lambda n: f"t.worker_id = {n}"),
     )
     for argument, place, text in add:
         if argument:
             place.append(text(made.number(argument)))
+    # Of these none at all may be meant, which is not the same as any.
+    if chosen.states is not None:
+        made.of_task.append(f"t.state = ANY({made.number([state.value for state in chosen.states])}::text[])")
     if chosen.ids is not None:
         made.of_spec.append(f"s.task_id = ANY({made.number(list(chosen.ids))}::uuid[])")
     if chosen.labels:

@@ -16,7 +16,7 @@ SERVER = "server"
 class Event(Answer):
     seq: int = Field(examples=[117], description="Grows; gaps mean nothing.")
     at: Time
-    kind: str = Field(examples=["job"], description="What changed: a run, a job, an instance or a fleet.")
+    kind: str = Field(examples=["job"], description="What changed: a run, a job, an instance, a fleet, or tasks.")
     id: UUID = Field(description="Of what changed.")
     name: str = Field(examples=["train/0-0"], description="What changed, as people call it; empty when it is deleted.")
     run: str | None = Field(default=None, examples=["train"], description="The run that it belongs to.")

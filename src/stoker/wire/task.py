@@ -53,8 +53,8 @@ RequestedResources = Annotated[
         {
             "type": "object",
             "additionalProperties": {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]},
-            "description": "`cpus` (1 unless said, also 0.5), `memory` (8GB, or a number of MB), `gpus` (2, or 0.5 of "
-            "one), and any resource that workers are given by name.",
+            "description": "`cpus` (1 unless said, also 0.5), `memory` (8GB, or a number of MB; who takes more "
+            "is killed), `gpus` (2, or 0.5 of one), and any resource that workers are given by name.",
             "examples": [{"cpus": 2, "memory": "4GB", "gpus": 0.5, "licence": 1}],
         }
     ),
@@ -185,7 +185,11 @@ class Task(Answer):
     name: str = ""
     user: str = Field(default="", examples=["ada"], description="Who submitted it.")
     state: State = Field(examples=["available"])
-    held: str = Field(default="", examples=["poison"], description="Why nobody may claim it, though it is available.")
+    held: str = Field(
+        default="",
+        examples=["poison"],
+        description="Why nobody may claim it, though it is available: `poison`, or `clock` before its `start_after`.",
+    )
     command: str | tuple[str, ...] | None = None
     env: dict[str, str] = Field(default_factory=dict, description="Its values: to its user and to managers.")
     working_dir: str | None = None
@@ -335,7 +339,10 @@ class Statistics(Answer):
     seconds_left: float | None = Field(default=None, description="Until all have ended, at this rate.")
     wait: Measure = Field(default_factory=Measure, description="Seconds from available to claimed.")
     run_time: Measure = Field(default_factory=Measure, description="Seconds from started to ended.")
-    memory: Measure = Field(default_factory=Measure, description="The most that an attempt had, in bytes.")
+    memory: Measure = Field(
+        default_factory=Measure,
+        description="The most that an attempt had, in bytes; of short and small ones it is not known.",
+    )
     cpu: Measure = Field(default_factory=Measure, description="CPU seconds of an attempt.")
     gpu: Measure = Field(default_factory=Measure, description="Mean use of its GPUs.")
 

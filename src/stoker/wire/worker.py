@@ -124,7 +124,7 @@ class Ended(Held):
     ran_s: Age | None = None
     cpu_s: Annotated[float, Strict(), Field(ge=0, le=1e12)] | None = None
     memory_bytes: Annotated[float, Strict(), Field(ge=0, le=1e18)] | None = Field(
-        default=None, description="The most it had."
+        default=None, description="The most it had; none: it ended before anybody looked, and had less than its worker."
     )
     message: Annotated[Text, Field(max_length=1000)] = ""
     result: ResultText | None = None

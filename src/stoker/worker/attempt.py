@@ -24,6 +24,7 @@ class Why(Enum):
     GONE = "It is not this worker's any more."
     LEAVING = "Its worker was told to stop."
     TIME_OVER = "The time of its worker was over."
+    MEMORY_OVER = "It took more memory than it had asked for:"
     LEASE_OVER = "Its worker could not renew its lease, and the task is exclusive."
 
 

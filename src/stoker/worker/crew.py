@@ -16,9 +16,11 @@ from typing import Final
 
 import structlog
 
+from stoker.core import phrase
 from stoker.core.fit import CPUS, GPUS, MEMORY, Amounts, Room
 from stoker.wire.worker import Work
 from stoker.worker.attempt import Attempt, Key, Why
+from stoker.worker.host import MB
 from stoker.worker.libc import signal_file
 from stoker.worker.limits import LONG_S, MOST_RUNNING, PAUSE_S
 from stoker.worker.pace import Pace
@@ -140,7 +142,9 @@ class Crew:
         attempt.ended_at = time.monotonic()
         attempt.status = os.waitstatus_to_exitcode(status)
         attempt.cpu_s = usage.ru_utime + usage.ru_stime
-        attempt.memory_bytes = max(usage.ru_maxrss * 1024.0, attempt.memory_bytes or 0.0)
+        # It began in our memory, and the kernel counts that as its own: what is no more than we ever had says nothing.
+        if usage.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+            attempt.memory_bytes = max(usage.ru_maxrss * 1024.0, attempt.memory_bytes or 0.0)
         self.pace.ended(attempt.ended_at - attempt.began_at)
         self._free(attempt)
 
@@ -185,6 +189,17 @@ class Crew:
         if self.running.get(attempt.pid) is attempt:
             attempt.killed = True
             self._signal(attempt, signal.SIGKILL)
+
+    def stop_over_memory(self, attempt: Attempt, memory_bytes: float) -> None:
+        """At once: to ask it would give it the time to take the rest."""
+        self.reap()
+        if self.running.get(attempt.pid) is not attempt:
+            return
+        attempt.memory_bytes = max(memory_bytes, attempt.memory_bytes or 0.0)
+        if attempt.stopping is None:
+            had, asked = (phrase.bare(MEMORY, mb) for mb in (memory_bytes / MB, attempt.wanted[MEMORY]))
+            attempt.stopping, attempt.message = Why.MEMORY_OVER, f"{had} instead of {asked}."
+        self.kill(attempt)
 
     def _signal(self, attempt: Attempt, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):

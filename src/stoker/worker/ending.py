@@ -19,6 +19,8 @@ from stoker.worker.orphan import sweep
 from stoker.worker.place import Place
 
 _LOOK_S: Final = 0.01
+_KILLED: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""It was, or something that its shell had waited for."""
 _MOST_RESULT_BYTES: Final = 4 * MOST_RESULT_CHARS + 1
 
 
@@ -52,7 +54,7 @@ class Ending:
         if not attempt.pid:
             return True
         self._read_result(attempt)
-        if attempt.status == -signal.SIGKILL and not attempt.killed:
+        if attempt.status in _KILLED and not attempt.killed:
             self._blame_memory(attempt)
         short = self._read_output(attempt)
         if short and attempt.stopping is None and not attempt.exclusive:

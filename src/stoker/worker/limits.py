@@ -23,6 +23,8 @@ ANNOUNCE_S: Final = 0.2
 FOLLOW_S: Final = 0.5
 """A task that runs for so long has its output sent while it runs."""
 SAMPLE_S: Final = 5.0
+MEMORY_S: Final = 1.0
+"""How often tasks that asked for memory are held against what they take; who is younger is left alone."""
 SWEEP_S: Final = 1.0
 """How often orphans of tasks that ended are looked for."""
 LEFTOVERS_S: Final = 3.0

@@ -9,6 +9,7 @@ import structlog
 
 from stoker.worker.guard import Guard
 from stoker.worker.keeper import kill_children
+from stoker.worker.memory import offer_to_memory_killer
 from stoker.worker.place import Place
 from stoker.worker.settings import Settings
 from stoker.worker.worker import Worker
@@ -17,6 +18,7 @@ from stoker.worker.worker import Worker
 def run(settings: Settings, guard: Guard, version: str) -> None:
     _speak_plainly()
     _keep_descriptors()
+    offer_to_memory_killer()
     place = Place(settings.directory)
     place.clear_dead()
     # What was imported stays: nobody needs to look through it again and again.

@@ -14,7 +14,7 @@ from stoker.worker.attempt import Attempt
 from stoker.worker.limits import SAMPLE_S
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
+PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 
 
 class Sample(NamedTuple):
@@ -40,13 +40,13 @@ class Sampler:
         if not seen:
             self._before.clear()
             return []
-        stats, children = _processes()
+        stats, children = processes()
         before, self._before = self._before, {}
         samples = []
         for attempt in seen:
-            family = [stats[pid] for pid in _family(attempt.pid, children) if pid in stats]
-            memory = float(sum(one.memory_pages for one in family) * _PAGE_BYTES)
-            cpu_s = sum(one.cpu_ticks for one in family) / _TICKS_PER_S
+            members = [stats[pid] for pid in family(attempt.pid, children) if pid in stats]
+            memory = float(sum(one.memory_pages for one in members) * PAGE_BYTES)
+            cpu_s = sum(one.cpu_ticks for one in members) / _TICKS_PER_S
             attempt.memory_bytes = max(attempt.memory_bytes or 0.0, memory)
             since, cpu_before = before.get(attempt, (attempt.began_at, 0.0))
             cpus = max(0.0, cpu_s - cpu_before) / max(now - since, 0.001)
@@ -56,7 +56,8 @@ class Sampler:
         return samples
 
 
-def _processes() -> tuple[dict[int, proc.Stat], dict[int, list[int]]]:
+def processes() -> tuple[dict[int, proc.Stat], dict[int, list[int]]]:
+    """All of the host, and the children of each."""
     stats = {pid: told for pid in proc.pids() if (told := proc.stat(pid)) is not None}
     children: dict[int, list[int]] = {}
     for pid, told in stats.items():
@@ -67,7 +68,8 @@ def _processes() -> tuple[dict[int, proc.Stat], dict[int, list[int]]]:
     return stats, children
 
 
-def _family(root: int, children: dict[int, list[int]]) -> set[int]:
+def family(root: int, children: dict[int, list[int]]) -> set[int]:
+    """A process and all that descend from it."""
     found, waiting = {root}, [root]
     while waiting:
         for child in children.get(waiting.pop(), ()):

@@ -25,6 +25,7 @@ from stoker.worker.guard import Guard, boot_time
 from stoker.worker.keeper import KEEPER_GONE, kill_children
 from stoker.worker.limits import ANNOUNCE_S, HURRY_S, LEAVE_S, STUCK_S, SWEEP_S, TICK_S
 from stoker.worker.line import Line, Unknown
+from stoker.worker.memory import MemoryWatch
 from stoker.worker.pin import Pins
 from stoker.worker.place import Place
 from stoker.worker.pulse import Pulse
@@ -53,6 +54,7 @@ class Worker:
         self._ending = Ending(self._crew, self._desk, place, self._follower)
         self._pulse = Pulse(self._line, self._desk.heartbeat, self._on_beat)
         self._sampler = Sampler(settings.gpus)
+        self._memory = MemoryWatch()
         self._crew.may_start = self._pulse.holds
         self._crew.on_ended = self._ending.finish
         self._crew.on_exhausted = self._on_exhausted
@@ -250,6 +252,8 @@ class Worker:
         self._follower.look(running, now)
         if samples := self._sampler.look(running, now):
             desk.tell_sampled(samples)
+        for attempt, memory_bytes in self._memory.look(running, now):
+            crew.stop_over_memory(attempt, memory_bytes)
         if crew.queue and now - crew.started_at >= STUCK_S and (stuck := crew.withdraw(spare_only=True)):
             desk.give_back(stuck)
         if crew.ended_count != self._swept_count and now - self._swept_at >= SWEEP_S:

@@ -68,18 +68,21 @@ async def _appended(context: Context, access: Speaker | Access, id: TaskId, fiel
 
 
 @router.post("/report_memory_usage", response_model=Value)
+@router.patch("/report_memory_usage", response_model=Value, operation_id="append_memory_usage")
 async def report_memory_usage(context: Ctx, access: OwnOrMember, task: TaskRef, body: Report) -> Response:
     """Bytes that its processes have, seen now."""
     return await _appended(context, access, TaskId(task), "memory_usage", body)
 
 
 @router.post("/report_cpu_utilization", response_model=Value)
+@router.patch("/report_cpu_utilization", response_model=Value, operation_id="append_cpu_utilization")
 async def report_cpu_utilization(context: Ctx, access: OwnOrMember, task: TaskRef, body: Report) -> Response:
     """CPUs that its processes keep busy, seen now."""
     return await _appended(context, access, TaskId(task), "cpu_utilization", body)
 
 
 @router.post("/report_gpu_usage", response_model=Value)
+@router.patch("/report_gpu_usage", response_model=Value, operation_id="append_gpu_usage")
 async def report_gpu_usage(context: Ctx, access: OwnOrMember, task: TaskRef, body: Report) -> Response:
     """How busy its GPUs are, seen now."""
     return await _appended(context, access, TaskId(task), "gpu_usage", body)

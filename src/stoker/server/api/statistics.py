@@ -48,7 +48,7 @@ def _of_attempts(row: dict[str, Any], attempts: list[Record]) -> Statistics:
         states={row["state"]: 1},
         succeeded=int(done),
         failed=int(ended and not done),
-        held=int(bool(row["held"])),
+        held=int(row["held"] == "poison"),
         retries=max(0, len(attempts) - 1),
         lost=sum(one["outcome"] == "lost" for one in attempts),
         exit_codes=codes,

@@ -180,7 +180,7 @@ async def _chosen_by(
 ) -> Filter:
     if body.ids is None and not (body.group or body.labels or body.state or body.name or body.all):
         raise UserError("Nothing says which tasks are meant.", hint="Give ids, a group, labels, a state, or all: true.")
-    wanted = [one for one in body.state if states is None or one in states] if body.state else states
+    wanted = states if body.state is None else [one for one in body.state if states is None or one in states]
     user = None if access.may(Role.MANAGER) else access.user
     if body.ids is not None:
         await _check_owners(context, access, [TaskId(id) for id in body.ids])

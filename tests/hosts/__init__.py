@@ -1,0 +1,1 @@
+"""Stoker on real hosts: containers, volumes, SSH. The real parts come from Debian's packages."""

@@ -54,6 +54,9 @@ bench: $(STAMP) ## measure, with limits; figures also in bench/results.json; PAR
 bench-swarm: $(STAMP) ## the swarm beside HyperQueue, Slurm and Celery; PART=chain for one part
 	$(PY) -m bench.swarm $(PART)
 
+gpu: $(STAMP) ## what needs a real NVIDIA GPU; fails where there is none
+	STOKER_GPU=1 $(PY) -m pytest -rs tests/gpu $(ARGS)
+
 docs: $(STAMP) ## print the generated pages anew
 	$(PY) -m docs.machines
 	$(PY) -m docs.apis
@@ -66,4 +69,4 @@ format: $(STAMP) ## let ruff put the code in order
 clean: ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 
-.PHONY: help install quickstart check test sim chaos chaos-swarm bench bench-swarm docs format clean
+.PHONY: help install quickstart check test sim chaos chaos-swarm bench bench-swarm gpu docs format clean

@@ -34,6 +34,9 @@ from stoker.store.installation import account
 from stoker.store.migration import migrate
 from stoker.store.postgres import Embedded
 
+# No package brings a GPU: `make gpu` asks for these by name, and fails where there is none.
+collect_ignore = [] if os.environ.get("STOKER_GPU") else ["gpu"]
+
 # Where rich is installed structlog draws a traceback with every variable in it, which takes seconds.
 structlog.configure(
     processors=[

@@ -158,6 +158,9 @@ class Host:
             self._write(task)
             self.world.process_started(self, task.order.key)
             task.process = self.world.background(self._program(task))
+            at_once = self.world.theme.idle_at_once
+            if at_once and self.world.dice.random() < at_once:
+                self.world.later(self.world.dice.uniform(0.0, 0.5), lambda: self.find_idle(task))
 
     def stop(self, job_id: UUID, fence: int) -> None:
         if self.fenced(job_id, fence):
@@ -176,7 +179,7 @@ class Host:
         task = self.tasks.get(job_id)
         if task is None or not task.running or in_s is None:
             return
-        if self.world.chance("program leaves when it is warned", 0.4):
+        if self.world.chance("program leaves when it is warned", 0.7):
             exited = job.Exited(self.world.dice.choice((0, 1)))
             least_s = in_s * self.world.dice.choice((0.0, 0.8))
             self.world.later(self.world.dice.uniform(least_s, in_s + 1.0), lambda: self._exit(task, exited))

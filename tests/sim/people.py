@@ -90,7 +90,7 @@ class People(Steering):
             "stop_duration_s": dice.choice((0.0, 5.0, 30.0)),
             "on_no_capacity": dice.choice((OnNoCapacity.QUEUE, OnNoCapacity.QUEUE, OnNoCapacity.FAIL)),
             "disconnect": dice.choice((None, None, Disconnect(60.0, 120.0))),
-            "warn_signal": dice.choice((None, WarnSignal("USR1", 20.0))),
+            "warn_signal": warning(dice.choice(self.world.theme.warnings_s)),
             "max_duration_s": dice.choice((None, None, 60.0)),
             "start_timeout_s": dice.choice((None, None, None, 120.0)),
             "waiting_instance_s": dice.choice((60.0, 600.0)),
@@ -223,7 +223,9 @@ class People(Steering):
             self.world.count("machine preempted")
             busy = [tag for tag, host in machines.items() if any(task.running for task in host.tasks.values())]
             among = busy if busy and self.world.dice.random() < 0.7 else list(machines)
-            self.world.provider.preempt(self.world.dice.choice(among), self.world.dice.choice((0.0, 30.0, 120.0)))
+            self.world.provider.preempt(
+                self.world.dice.choice(among), self.world.dice.choice(self.world.theme.notices_s)
+            )
 
     async def preempt_early(self) -> None:
         """The provider changes its mind before the machine is there."""
@@ -328,3 +330,7 @@ def _examined(host: Host, health: str) -> None:
         host.health = health
         host.seq += 1
         host.news.set()
+
+
+def warning(ahead_s: float | None) -> WarnSignal | None:
+    return None if ahead_s is None else WarnSignal("USR1", ahead_s)

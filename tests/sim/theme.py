@@ -35,6 +35,12 @@ class Theme:
     failing: int = 1
     """How much more often programs fail."""
     idle_duration_s: float = 120.0
+    idle_at_once: float = 0.0
+    """How often a job is found idle as it begins, which may be heard before it is known to run."""
+    warnings_s: tuple[float | None, ...] = (None, 20.0)
+    """How long before a known end programs ask to be warned."""
+    notices_s: tuple[float, ...] = (0.0, 30.0, 120.0)
+    """How long before a provider says that it takes a machine back."""
 
 
 THEMES = (
@@ -97,7 +103,16 @@ THEMES = (
         idle_duration_s=3000.0,
     ),
     Theme("crowds", kinds={"array": 60, "gang": 30}, acts={"abort": 12, "stop": 12, "break_run": 4}, whole=2, page=3),
-    Theme("comings and goings", acts={"preempt": 8, "preempt_early": 10, "retire": 10, "drain": 6, "delete": 6}),
+    Theme(
+        "comings and goings",
+        # Long programs, most of them warned: what a notice means is seen only where somebody runs.
+        acts={"preempt": 24, "preempt_early": 10, "retire": 6, "drain": 6, "delete": 6},
+        programs_s=(1.0, 5.0, 30.0, 120.0, 120.0),
+        idle_at_once=0.03,
+        owned_hosts=0,
+        warnings_s=(20.0, 60.0),
+        notices_s=(0.0, 30.0, 120.0, 120.0),
+    ),
 )
 
 

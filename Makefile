@@ -57,6 +57,9 @@ bench-swarm: $(STAMP) ## the swarm beside HyperQueue, Slurm and Celery; PART=cha
 gpu: $(STAMP) ## what needs a real NVIDIA GPU; fails where there is none
 	STOKER_GPU=1 $(PY) -m pytest -rs tests/gpu $(ARGS)
 
+bundle: $(STAMP) ## make the bundle of the agents in build/, or show it: what servers send to hosts and mount into containers
+	$(BIN)/stoker --home build bundle
+
 docs: $(STAMP) ## print the generated pages anew
 	$(PY) -m docs.machines
 	$(PY) -m docs.apis
@@ -69,4 +72,4 @@ format: $(STAMP) ## let ruff put the code in order
 clean: ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 
-.PHONY: help install quickstart check test sim chaos chaos-swarm bench bench-swarm gpu docs format clean
+.PHONY: help install quickstart check test sim chaos chaos-swarm bench bench-swarm gpu bundle docs format clean

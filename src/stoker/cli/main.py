@@ -56,6 +56,7 @@ TABLE: Final = {
         "project": (f"{HERE}.project", "Projects and their members."),
         "user": (f"{HERE}.user", "Users."),
         "token": (f"{HERE}.token", "Tokens, by which the server knows you."),
+        "bundle": (f"{HERE}.bundle", "Make the agents' bundle, or show where it is."),
         "dummy": (f"{HERE}.dummy", "Machines to try things on, and every way to lose them."),
         "completion": (f"{HERE}.completion", "Print the completion script of your shell."),
     },

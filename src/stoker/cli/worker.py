@@ -61,8 +61,7 @@ def worker(
 
     guard = keep()
 
-    from importlib.metadata import version
-
+    from stoker.runner.version import VERSION
     from stoker.worker import host
     from stoker.worker.main import run
     from stoker.worker.settings import Settings
@@ -86,7 +85,7 @@ def worker(
         idle_timeout_s=_duration(idle_timeout, "--idle-timeout"),
         drain_timeout_s=_duration(drain_timeout, "--drain-timeout"),
     )
-    run(settings, guard, version("stoker"))
+    run(settings, guard, VERSION)
 
 
 def _amounts(resources: tuple[str, ...]) -> dict[str, float]:

@@ -28,6 +28,7 @@ import asyncpg
 import pytest
 import structlog
 
+from stoker.bundle.place import Bundle, find_or_build
 from stoker.store.cluster import Cluster
 from stoker.store.database import Database
 from stoker.store.installation import account
@@ -83,6 +84,12 @@ def shared_directory() -> Iterator[Path]:
     """A short temporary directory which other users may pass through; pytest's own is closed to them."""
     with held_directory(Path("/tmp")) as directory:
         yield directory
+
+
+@pytest.fixture(scope="session")
+def bundle(shared_directory: Path) -> Bundle:
+    """Of the agents as they are now, unpacked where other users may read it."""
+    return find_or_build(shared_directory / "home-of-bundle")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,9 +90,11 @@ class Told:
 
 
 class Stage:
-    def __init__(self, home: Path, script: str = SERVE) -> None:
+    def __init__(self, home: Path, script: str = SERVE, command: Sequence[str] = ()) -> None:
+        """`command` instead of the script: a shim that was started some other way."""
         self.home = home
-        self._command = [sys.executable, "-c", script, str(home)]
+        self._command = [*command, "--home", str(home)] if command else [sys.executable, "-c", script, str(home)]
+        self.environ: dict[str, str] | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     # The shim as a process.
@@ -104,7 +106,7 @@ class Stage:
     def _spawn(self) -> None:
         (self.home / "address").unlink(missing_ok=True)
         with open(self.home.parent / f"{self.home.name}.stderr", "ab") as errors:
-            self.process = subprocess.Popen(self._command, stderr=errors, cwd="/")
+            self.process = subprocess.Popen(self._command, stderr=errors, cwd="/", env=self.environ)
 
     def _announced(self) -> bool:
         assert self.process is not None
@@ -275,17 +277,20 @@ class Stage:
         await self.tell_runner(task, "GET", "/own")
 
 
-def prepared(directory: Path, script: str = SERVE) -> Stage:
-    made = Stage(directory / f"s{next(_numbers)}-{secrets.token_hex(2)}", script)
+def prepared(directory: Path, script: str = SERVE, command: Sequence[str] = ()) -> Stage:
+    made = Stage(directory / f"s{next(_numbers)}-{secrets.token_hex(2)}", script, command)
     made.home.mkdir(parents=True)
     made.home.chmod(0o711)
     return made
 
 
 @asynccontextmanager
-async def stage(directory: Path, script: str = SERVE) -> AsyncIterator[Stage]:
+async def stage(
+    directory: Path, script: str = SERVE, command: Sequence[str] = (), environ: dict[str, str] | None = None
+) -> AsyncIterator[Stage]:
     """A shim that serves; at the end of the block nothing is left of it."""
-    made = prepared(directory, script)
+    made = prepared(directory, script, command)
+    made.environ = environ
     try:
         await made.start()
         yield made

@@ -24,12 +24,17 @@ def compiled(source: bytes, name: str) -> bytes:
 
 def main() -> int:
     jobs: Sequence[Sequence[str]] = json.load(sys.stdin)
-    for source, name, target in jobs:
-        with open(source, "rb") as file:
-            data = compiled(file.read(), name)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target, "wb") as file:
-            file.write(data)
+    try:
+        for source, name, target in jobs:
+            with open(source, "rb") as file:
+                data = compiled(file.read(), name)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "wb") as file:
+                file.write(data)
+    except OSError as error:
+        # What stands in the way of a disk is told by its number.
+        sys.stderr.write(f"{error}\n")
+        return error.errno or 1
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -75,6 +76,8 @@ def _compile(parts: Sequence[Part], work: Path) -> None:
         timeout=_COMPILING_S,
         check=False,
     )
+    if done.returncode > 1:
+        raise OSError(done.returncode, os.strerror(done.returncode))
     if done.returncode:
         raise Broken(
             f"The agents cannot be compiled: {done.stderr.decode(errors='replace').strip()[-2000:]}", code="bundle"

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Final
 
+from stoker.core.errors import UserError
+
 LOADER: Final = "lib/ld.so"
 LIBRARIES: Final = "lib"
 PYTHON: Final = "bin/python3"
@@ -31,6 +33,9 @@ def command(root: PurePath, module: str) -> list[str]:
     The loader is named, because the host may have none, and so is where it finds libraries, because the host's would be
     others. Nothing of this is said in the environment, which programs of jobs could inherit.
     """
+    if ":" in str(root) or ";" in str(root):
+        # The loader would take it for two places.
+        raise UserError(f"The agents cannot be started from {root}: it has a colon or a semicolon.", code="bad_path")
     return [
         str(root / LOADER),
         "--library-path",

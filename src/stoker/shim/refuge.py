@@ -51,7 +51,8 @@ def leave(root: Path) -> None:
 
 def sweep(base: Path) -> None:
     """Removes what shims that were killed have left behind. It may be done by several at once."""
-    for directory in base.iterdir():
+    # A host that has nothing may have no /tmp.
+    for directory in base.iterdir() if base.is_dir() else ():
         with suppress(FileNotFoundError):
             if _NAME.fullmatch(directory.name) and ours(directory) and _forsaken(directory):
                 # First the link: were we killed now, the rest would be swept as what never said whose it is.

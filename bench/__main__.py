@@ -1,7 +1,7 @@
 """`make bench`: measures on a PostgreSQL that syncs every commit, and says whether budgets hold.
 
-`make bench PART=engine` measures one part: engine, api, many, placement, preemption, runner, shim, first-run,
-crowd.
+`make bench PART=engine` measures one part: engine, api, many, placement, preemption, runner, shim, bundle,
+first-run, crowd.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import structlog
 
-from bench import runner, shim
+from bench import bundle, runner, shim
 from bench.api import api
 from bench.crowd import crowd
 from bench.engine import engine
@@ -70,6 +70,7 @@ PARTS: dict[str, Callable[[], list[Result]]] = {
     "preemption": preemption,
     "runner": runner.measure,
     "shim": shim.measure,
+    "bundle": bundle.measure,
     "first-run": first_run,
     "crowd": crowd,
 }

@@ -1,5 +1,7 @@
 """Agents that run from a bundle, and jobs that notice nothing of it."""
 
+import asyncio
+import base64
 import os
 import shutil
 import stat
@@ -14,8 +16,9 @@ from stoker.bundle import tree
 from stoker.bundle.place import Bundle
 from stoker.runner.program import module_command
 from stoker.wire.frame import decode
-from tests.agents.shim_stage import Stage, stage
+from tests.agents.shim_stage import Stage, stage, until
 from tests.machine import as_root
+from tests.worker.fake import serving
 
 HARMLESS = ("/usr/lib/locale/", "/lib/locale/", "gconv-modules.cache")
 """Data of the host that any C library reads."""
@@ -135,7 +138,22 @@ async def test_a_task_of_a_project_cannot_change_the_bundle(
         assert lines == ["no"] * 3
 
 
-def test_a_worker_from_a_bundle_says_what_it_wants(bundle: Bundle) -> None:
-    command = [*Bundle.command(bundle.root, "stoker.worker"), "--help"]
-    done = subprocess.run(command, env={}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "--project" in done.stdout
+async def test_a_worker_from_a_bundle_runs_tasks_that_notice_nothing(bundle: Bundle, tmp_path: Path) -> None:
+    """On a host with no locale, for which Python sets a variable that its children would inherit."""
+    options = ["--project", "main", "--dir", str(tmp_path / "worker"), "--cpus", "2", "--memory", "1GB"]
+    async with serving() as server:
+        command = [*Bundle.command(bundle.root, "stoker.worker"), "--url", server.url, *options]
+        environ = {"STOKER_TOKEN": "a-token", "PATH": "", "MINE": "1"}
+        worker = await asyncio.create_subprocess_exec(*command, env=environ, cwd="/")
+        try:
+            key = server.add("/usr/bin/env && /bin/cat /proc/self/maps")
+            told = (await until(lambda: server.ended.get(key))).stdout
+            assert told is not None
+            lines = base64.b64decode(told).decode().splitlines()
+            assert "MINE=1" in lines
+            assert not [line for line in lines if str(bundle.root) in line]
+            assert not [line for line in lines if line.startswith(("LC_", "LD_", "PYTHON"))]
+            assert server.workers[0].version == bundle.version
+        finally:
+            worker.terminate()
+            await worker.wait()

@@ -67,7 +67,7 @@ def home(bundle: Bundle, tmp_path: Path) -> Path:
 
 def holds(bundle: Bundle) -> None:
     """It has all files of its layers, as they are there, and no others."""
-    expected = {}
+    expected: dict[str, bytes] = {}
     for layer in bundle.layers:
         with tarfile.open(layer.archive) as tar:
             expected |= {one.name: tar.extractfile(one).read() for one in tar if one.isfile()}  # type: ignore[union-attr]
@@ -154,8 +154,8 @@ def test_who_is_killed_while_it_is_made_leaves_nothing_half_made(source: Path, t
         assert builder.process.wait(PATIENCE_S) == -signal.SIGKILL
         assert list(place.glob(f"{prune.UNFINISHED}*")), "something was begun"
         assert not list(place.glob(f"*/{tree.MANIFEST}"))
-    said, told = Builder(source, tmp_path / "home").result()
-    assert "making the layer of packages" not in said
+    done, told = Builder(source, tmp_path / "home").result()
+    assert "making the layer of packages" not in done
     made = find_or_build(tmp_path / "home")
     assert made.digest == told["digest"]
     holds(made)

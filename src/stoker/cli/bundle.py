@@ -1,6 +1,5 @@
 """`stoker bundle`: the agents as one tree of files, as it is sent to hosts and mounted into containers."""
 
-
 from stoker.cli import screen
 from stoker.cli.command import Session, command, json_option, pass_session
 

@@ -16,8 +16,8 @@ import pytest
 
 from stoker.bundle import content, prune, tree
 from stoker.bundle.place import Bundle, find, find_or_build
-from stoker.core.errors import Unavailable
-from tests.machine import fill, small_disk
+from stoker.core.errors import Unavailable, UserError
+from tests.machine import as_root, fill, small_disk
 
 PATIENCE_S = 60.0
 BUILD = """
@@ -122,6 +122,20 @@ def test_a_change_of_our_code_changes_the_smallest_layer_only(bundle: Bundle, so
     assert next(one for one in bundle.layers if one.name == "agents").size_bytes < 1_000_000
 
 
+def test_a_second_bundle_shares_what_did_not_change(source: Path, home: Path) -> None:
+    """Somebody works on our code and starts a server again and again."""
+    _, first = Builder(source, home).result()
+    (Path(first["root"]) / tree.PACKAGES / "pynvml.pyc").unlink()
+    with open(source / "stoker" / "runner" / "limits.py", "a") as file:
+        file.write("MORE = 1\n")
+    _, second = Builder(source, home).result()
+    own = [path for path in Path(second["root"]).rglob("*") if path.is_file() and path.stat().st_nlink == 1]
+    names = {str(path.relative_to(second["root"])) for path in own}
+    assert f"{tree.PACKAGES}/pynvml.pyc" in names, "somebody had removed it from the first"
+    assert sum(path.stat().st_size for path in own) < 4_000_000
+    assert tree.LOADER in names, "who runs from it is told by this file"
+
+
 def test_code_that_is_touched_and_not_changed_changes_nothing(source: Path, home: Path) -> None:
     _, before = Builder(source, home).result()
     os.utime(source / "stoker" / "runner" / "limits.py")
@@ -190,6 +204,16 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
             (disk / "ballast").unlink()
         assert len(list(place.glob("layers/*"))) == 3, "the last one was unpacking"
         holds(find_or_build(disk / "home"))
+
+
+@as_root
+def test_a_disk_that_no_program_may_be_started_from_is_told(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", str(tmp_path)], check=True)
+    try:
+        with pytest.raises(UserError, match="noexec"):
+            find_or_build(tmp_path)
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:

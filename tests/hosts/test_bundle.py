@@ -186,3 +186,22 @@ def test_a_shim_serves_where_there_is_nothing(scratch: Cell) -> None:
     finally:
         process.kill()
         process.wait(PATIENCE_S)
+
+
+def test_the_driver_of_a_gpu_is_found_where_the_host_says(scratch: Cell, tmp_path: Path) -> None:
+    """It is the one library that agents take from the host: it belongs to the host's kernel. Its own needs are ours."""
+    need("gcc", "gcc")
+    (tmp_path / "driver.c").write_text("#include <string.h>\nint answer(char *s) { return 40 + strlen(s); }\n")
+    place = scratch.root / "opt" / "vendor"
+    place.mkdir(parents=True)
+    (scratch.root / "etc").mkdir()
+    name = "libnvidia-ml.so.1"
+    shared = ["-shared", "-fPIC", f"-Wl,-soname,{name}"]
+    subprocess.run(["gcc", *shared, "-o", place / name, tmp_path / "driver.c"], check=True)
+    (scratch.root / "etc" / "ld.so.conf").write_text("/opt/vendor\n")
+    subprocess.run(["/sbin/ldconfig", "-r", str(scratch.root)], check=True)
+    command = Bundle.command(AT, "")
+    load = f"import ctypes; print(ctypes.CDLL('{name}').answer(b'ab'))"
+    process = scratch.start([*command[: command.index(str(AT / tree.START))], "-c", load], stdout=subprocess.PIPE)
+    told, _ = process.communicate(timeout=PATIENCE_S)
+    assert told == b"42\n"

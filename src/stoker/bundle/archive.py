@@ -61,13 +61,18 @@ def _member(name: str, kind: bytes, mode: int, size: int) -> tarfile.TarInfo:
     return member
 
 
-def unpack(path: Path, root: Path) -> None:
-    """An archive of ours. Modes are as they were written, whatever our umask is."""
+def unpack(path: Path, root: Path, twin: Path | None = None, own: Iterable[str] = ()) -> None:
+    """An archive of ours. Modes are as they were written, whatever our umask is.
+
+    Files are shared with `twin`, where the same archive was unpacked before, except those that are named in `own`.
+    """
     with tarfile.open(path, "r:gz") as tar:
         for member in tar:
             place = root / member.name
             if member.isdir():
                 place.mkdir(parents=True, exist_ok=True)
+            elif twin is not None and member.name not in own and _linked(twin / member.name, place, member.size):
+                continue
             else:
                 file = tar.extractfile(member)
                 assert file is not None
@@ -75,3 +80,14 @@ def unpack(path: Path, root: Path) -> None:
                     while chunk := file.read(_CHUNK):
                         target.write(chunk)
             place.chmod(member.mode)
+
+
+def _linked(source: Path, place: Path, size: int) -> bool:
+    try:
+        if source.stat(follow_symlinks=False).st_size == size:
+            os.link(source, place)
+            return True
+    except OSError:
+        # Somebody removed it, or it is a file system without links.
+        return False
+    return False

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from stoker.bundle import content, tree
 from stoker.bundle.layer import Layer
 
 _KNOWN: Final = "known"
+_USED_S: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,13 @@ class Bundle:
     def manifest(self) -> str:
         """`bundle.json`, which is written last where it is unpacked: without it, it is not whole."""
         layers = [{"name": one.name, "sha256": one.sha256, "size_bytes": one.size_bytes} for one in self.layers]
-        told = {"digest": self.digest, "version": self.version, "platform": this_platform(), "layers": layers}
+        told = {"digest": self.digest, "version": self.version, "platform": self.platform, "layers": layers}
         return json.dumps(told, indent=2) + "\n"
+
+    @property
+    def platform(self) -> str:
+        """Where it runs: `linux-` and what `uname -m` says there."""
+        return f"linux-{platform.machine()}"
 
     @property
     def size_bytes(self) -> int:
@@ -47,12 +54,8 @@ class Bundle:
         return sum(one.size_bytes for one in self.layers)
 
 
-def this_platform() -> str:
-    return f"linux-{platform.machine()}"
-
-
 def describe(place: Path, version: str, layers: Sequence[Layer]) -> Bundle:
-    named = [this_platform(), *(f"{one.name}:{one.sha256}" for one in layers)]
+    named = [*(f"{one.name}:{one.sha256}" for one in layers)]
     digest = hashlib.sha256("\n".join(named).encode()).hexdigest()[:32]
     return Bundle(place / digest, digest, version, tuple(layers))
 
@@ -67,8 +70,21 @@ def recall(place: Path) -> Bundle | None:
         bundle = Bundle(place / told["digest"], told["digest"], told["version"], layers)
     except (KeyError, TypeError, ValueError):
         return None
-    whole = (bundle.root / tree.MANIFEST).exists() and all(one.archive.exists() for one in layers)
+    whole = all(one.archive.exists() for one in layers) and _used(bundle.root / tree.MANIFEST)
     return bundle if whole else None
+
+
+def _used(manifest: Path) -> bool:
+    """Whether it is there; then its date says that it was asked for lately, so that nobody takes it for an old one."""
+    try:
+        if time.time() - manifest.stat().st_mtime > _USED_S:
+            os.utime(manifest)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        # Somebody else's, or for reading only; it is there.
+        return True
+    return True
 
 
 def remember(place: Path, bundle: Bundle, code: str, watched: Iterable[Path]) -> None:
@@ -88,6 +104,15 @@ def layer(place: Path, name: str, mark: str) -> Layer | None:
 def remember_layer(place: Path, mark: str, made: Layer) -> None:
     told = {"name": made.name, "sha256": made.sha256, "size_bytes": made.size_bytes}
     _write(_file(place, f"{made.name}-{mark[:32]}"), told)
+
+
+def unpacked(place: Path, layer: Layer) -> Path | None:
+    """A bundle that has this layer."""
+    for manifest in sorted(place.glob(f"*/{tree.MANIFEST}")):
+        with suppress(OSError, ValueError):
+            if f'"{layer.sha256}"' in manifest.read_text():
+                return manifest.parent
+    return None
 
 
 def code_mark() -> str:

@@ -24,7 +24,7 @@ from stoker.bundle.content import Content
 from stoker.bundle.known import Bundle
 from stoker.bundle.layer import Layer
 from stoker.bundle.part import Part
-from stoker.core.errors import Unavailable
+from stoker.core.errors import Unavailable, UserError
 
 __all__ = ["Bundle", "Layer", "find", "find_or_build"]
 
@@ -46,6 +46,12 @@ def find_or_build(home: Path, say: Say = lambda _: None) -> Bundle:
         return found
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o755)
+        if os.statvfs(place).f_flag & os.ST_NOEXEC:
+            raise UserError(
+                f"The agents cannot be started from {place}: its file system is mounted with noexec.",
+                hint="Put STOKER_HOME on another one.",
+                code="noexec",
+            )
         with _lock(place, say):
             return known.recall(place) or _build(place, say)
     except OSError as error:
@@ -79,7 +85,8 @@ def _build(place: Path, say: Say) -> Bundle:
         say("unpacking it")
         with _beside(place) as fresh:
             for one in bundle.layers:
-                archive.unpack(one.archive, fresh)
+                # Each change of our code would cost 40 MB otherwise. By the loader one can tell who runs from which.
+                archive.unpack(one.archive, fresh, known.unpacked(place, one), own=[tree.LOADER])
             (fresh / tree.MANIFEST).write_text(bundle.manifest)
             fresh.chmod(0o755)
             _sync(fresh)

@@ -11,7 +11,7 @@ from stoker.bundle import tree
 
 UNFINISHED: Final = ".making-"
 KEPT: Final = 3
-"""Of the newest, whoever runs from them: a task may be on its way."""
+"""Of those that were asked for last, whoever runs from them: a task may be on its way."""
 KEPT_S: Final = 24 * 3600.0
 LONGEST_KEPT_S: Final = 90 * KEPT_S
 
@@ -23,9 +23,9 @@ def remove_unfinished(place: Path) -> None:
 
 
 def remove_old(place: Path, current: Path) -> None:
-    """Bundles that have been replaced for a day and that no process runs from; then layers that are of none."""
-    trees = sorted((one.parent for one in place.glob(f"*/{tree.MANIFEST}")), key=_made_at, reverse=True)
-    old = [one for one in trees[KEPT:] if one != current and time.time() - _made_at(one) > KEPT_S]
+    """Bundles that nobody has asked for since a day and that no process runs from; then layers that are of none."""
+    trees = sorted((one.parent for one in place.glob(f"*/{tree.MANIFEST}")), key=_asked_at, reverse=True)
+    old = [one for one in trees[KEPT:] if one != current and time.time() - _asked_at(one) > KEPT_S]
     used = _running() if old else set()
     for one in old:
         if _inode(one / tree.LOADER) not in used:
@@ -51,7 +51,7 @@ def _inode(path: Path) -> tuple[int, int]:
     return 0, 0
 
 
-def _made_at(root: Path) -> float:
+def _asked_at(root: Path) -> float:
     with suppress(OSError):
         return (root / tree.MANIFEST).stat().st_mtime
     return 0.0

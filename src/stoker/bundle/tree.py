@@ -26,6 +26,9 @@ START: Final = "start.py"
 VERSION: Final = "version"
 MANIFEST: Final = "bundle.json"
 
+LOADED_BY_NAME: Final = ("LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES")
+"""Variables that reach into a program of a bundle: who starts one among those of a stranger clears them."""
+
 
 def command(root: PurePath, module: str) -> list[str]:
     """Starts `python -m module` from a bundle at `root`.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from stoker.runner.listening import held
 from stoker.runner.program import module_command
+from stoker.runner.tenant import name_process
 from stoker.shim.home import LOCK, Home
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 def serve(home: Path, gpus: "Sequence[HostGpu] | None" = None) -> None:
     """Is the shim of this home until SIGTERM or `/leave`."""
     os.umask(0o077)
+    # From a bundle it would be called like its loader.
+    name_process("stoker-shim")
     place = Home(home)
     place.prepare()
     lock = place.lock()

@@ -29,13 +29,15 @@ class Cell:
         return self.root / "task"
 
     @asynccontextmanager
-    async def runner(self, **more: Any) -> AsyncIterator[tuple[Running, "subprocess.Popen[bytes]"]]:
+    async def runner(self, user: int = 0, **more: Any) -> AsyncIterator[tuple[Running, "subprocess.Popen[bytes]"]]:
         """As the first process; both ends of the block find nobody in there."""
         assignment = prepare(self.task, **more)
         inside = assignment | {"socket": str(TASK / "runner.sock")}
         (self.task / "runner.json").write_text(json.dumps(inside))
         command = [*Bundle.command(AT, "stoker.runner"), "--directory", str(TASK)]
-        first = self.start(command)
+        for path in (self.task, *self.task.rglob("*")):
+            os.chown(path, user, user)
+        first = self.start(command, user)
         try:
             await until(lambda: (self.task / "runner.sock").exists() or first.poll() is not None)
             assert first.poll() is None, f"it ended with {first.returncode}"
@@ -45,11 +47,11 @@ class Cell:
             first.kill()
             first.wait(PATIENCE_S)
 
-    def start(self, command: Sequence[str], **more: Any) -> "subprocess.Popen[bytes]":
+    def start(self, command: Sequence[str], user: int = 0, **more: Any) -> "subprocess.Popen[bytes]":
         """As the first process. It dies with the `unshare` that we see, and all others in there with it."""
         apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--ipc", "--uts"]
-        enter = 'mount -t proc proc "$1/proc" && root=$1 && shift && exec chroot "$root" "$@"'
-        environ = {"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"}
+        enter = 'mount -t proc proc "$1/proc" && root=$1 && shift && exec chroot --userspec="$USERSPEC" "$root" "$@"'
+        environ = {"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "USERSPEC": f"{user}:{user}"}
         return subprocess.Popen([*apart, "sh", "-c", enter, "sh", str(self.root), *command], env=environ, **more)
 
 

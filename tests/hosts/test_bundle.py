@@ -63,6 +63,14 @@ async def test_in_a_place_with_nothing_it_runs_a_program_without_a_shell(scratch
         assert await runner.output() == b"hello $HOME\n"
 
 
+async def test_a_user_of_the_image_needs_no_rights(scratch: Cell, busybox: str) -> None:
+    """`user: 1000`, who is in no list of users, and the bundle is root's."""
+    async with scratch.runner(user=1000) as (runner, _):
+        result = await runner.runs(argv=[busybox, "id"])
+        assert result.exit_code == 0, result
+        assert (await runner.output()).startswith(b"uid=1000 gid=1000")
+
+
 async def test_commands_where_there_is_no_shell_are_told_from_commands_that_fail(scratch: Cell) -> None:
     async with scratch.runner() as (runner, _):
         result = await runner.runs("echo hello")

@@ -88,4 +88,8 @@ def digest(parts: Sequence[Part], *beside: str) -> str:
 
 
 def version() -> str:
-    return metadata.version("stoker")
+    try:
+        return metadata.version("stoker")
+    except metadata.PackageNotFoundError:
+        # A checkout that was never installed.
+        return "0"

@@ -39,7 +39,15 @@ def script(commands: Sequence[str]) -> str:
     return "\n".join(commands)
 
 
-def arguments(shell: str, commands: Sequence[str]) -> list[str]:
+def arguments(order: JobOrder, assignment: Assignment, *, setup: bool) -> list[str]:
+    """In a container the commands are handed to its entrypoint; without any, its image's own program is run."""
+    commands, box = order.setup if setup else order.commands, assignment.box
+    if box is None or setup:
+        return shell_arguments(order.shell, commands)
+    return [*box.entrypoint, *shell_arguments(order.shell, commands)] if commands else list(box.program)
+
+
+def shell_arguments(shell: str, commands: Sequence[str]) -> list[str]:
     """One shell for all the commands of a list, so that `cd` and variables last, and the first failure ends it."""
     stop = ["-e"] if PurePath(shell).name in _STOPS_AT_FAILURE else []
     return [shell, *stop, "-c", script(commands)]
@@ -51,15 +59,19 @@ def environment(
     """The job's own variables win over defaults, and ours win over the job's."""
     # Programs that ask for the name of a user who has none in the host's list would fail.
     user = host.get("USER", "stoker") if assignment.uid is None else f"stoker-{assignment.uid}"
+    home = str(place.work)
     defaults = {name: host[name] for name in _OF_THE_HOST if name in host}
+    if assignment.box is not None:
+        user, home, defaults = assignment.box.user, assignment.box.home, {}
     defaults |= {
         "PATH": SEARCH_PATH,
-        "HOME": str(place.work),
+        "HOME": home,
         "USER": user,
         "LOGNAME": user,
         "SHELL": order.shell,
         "PYTHONUNBUFFERED": "1",
         **({"TERM": "xterm-256color"} if order.tty else {}),
+        **(assignment.box.env if assignment.box is not None else {}),
         **_devices(assignment),
     }
     return defaults | order.env | _stoker(order) | _deadline(order, place, deadline_at)

@@ -170,8 +170,13 @@ class Job:
 
     def _check_shell(self, variables: Mapping[str, str]) -> None:
         """Looks before anything is started, because then the error can be told from the job's own."""
+        if not self._order.commands and not self._order.setup:
+            if self._assignment.box is None or not self._assignment.box.program:
+                raise OSError("there are no commands, and the image names no program")
+            return
         if not find_shell(self._order.shell, variables["PATH"]):
-            raise OSError(f"there is no shell {self._order.shell} on this host")
+            where = "on this host" if self._assignment.box is None else "in its image"
+            raise OSError(f"there is no shell {self._order.shell} {where}")
 
     def _check_directory(self, wanted: str) -> None:
         work = os.open(self._place.work, os.O_RDONLY | os.O_CLOEXEC)
@@ -189,7 +194,7 @@ class Job:
         # A group that is empty may be somebody else's tomorrow.
         self._groups = {group for group in self._groups if signal_group(group, 0)}
         pid = start(
-            arguments(self._order.shell, self._order.setup if setup else self._order.commands),
+            arguments(self._order, self._assignment, setup=setup),
             channel,
             environment=variables,
             directory=self._place.work / (self._order.working_dir or ""),
@@ -229,18 +234,21 @@ class Job:
         await output.drain()
 
     def _oom_kills(self) -> int:
-        counted = cgroup.oom_kills(self._assignment.cgroups)
+        counted = self._counted()
         return cgroup.oom_kills_of_host() if counted is None else counted
+
+    def _counted(self) -> int | None:
+        """Of its own groups, or of those that its container sees as its own."""
+        return cgroup.oom_kills(self._assignment.cgroups if self._assignment.box is None else cgroup.OF_A_CONTAINER)
 
     def _died_of_memory(self, ending: Ending, before: int) -> bool:
         if ending.exit_code == 0 or self._oom_kills() <= before:
             return False
         # Somewhere on the host somebody was; it was us if we were killed and it was not our own doing.
-        counted = cgroup.oom_kills(self._assignment.cgroups) is not None
-        return counted or (ending.signal == signal.SIGKILL and not self._killed.is_set())
+        return self._counted() is not None or (ending.signal == signal.SIGKILL and not self._killed.is_set())
 
 
 def user_of(assignment: Assignment) -> User | None:
     if assignment.uid is None or assignment.gid is None:
         return None
-    return User(assignment.uid, assignment.gid)
+    return User(assignment.uid, assignment.gid, assignment.box.groups if assignment.box else ())

@@ -1,10 +1,16 @@
 """Which Stoker this is."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
+
+from stoker.bundle import tree
 
 
 def _installed() -> str:
+    root = tree.own_root()
+    if root is not None:
+        return (root / tree.VERSION).read_text().strip()
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("stoker")
     except PackageNotFoundError:

@@ -11,7 +11,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from stoker.core.errors import Broken, Unavailable
 from stoker.runner.fork_client import ANSWER_BYTES, server_version
+from stoker.runner.program import module_command
 from stoker.runner.version import VERSION
 from stoker.shim.limits import FORK_SERVER_S, KILLED_S
 
@@ -90,7 +90,7 @@ class ForkServer:
     def _start(self) -> "subprocess.Popen[bytes]":
         with open(self._log, "ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, "--socket", str(self._path)],
+                [*module_command(MODULE), "--socket", str(self._path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

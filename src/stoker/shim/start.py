@@ -7,12 +7,12 @@ rest, so that both get ready side by side.
 import fcntl
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.runner.listening import held
+from stoker.runner.program import module_command
 from stoker.shim.home import LOCK, Home
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def start(home: Path, variables: Mapping[str, str] | None = None) -> "subprocess
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(home / "shim.log", "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "stoker.shim", "--home", str(home)],
+            [*module_command("stoker.shim"), "--home", str(home)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -106,7 +106,7 @@ class HostWatch:
         """Those of the last look: their runs and attempts never change, so only an unknown one needs another."""
         self._told: set[UUID] = set()
         """Those among them whose result was told, until all tasks are looked at again."""
-        self._health = ""
+        self._state = ("", False)
         """As it was told last; a complete look compares it with what is stored."""
         self._errands: dict[JobId, asyncio.Task[None]] = {}
 
@@ -139,7 +139,8 @@ class HostWatch:
         return old or self._unswept or self._failures > 0
 
     async def _hear(self, shim: Shim, changes: Changes) -> None:
-        ails = changes.health != self._health
+        state = (changes.health, bool(changes.docker))
+        ails = state != self._state
         if not changes.tasks and not changes.complete and not ails:
             # When nothing changes nothing is read and nothing is written; a complete look comes soon enough.
             return
@@ -150,8 +151,8 @@ class HostWatch:
                 instance = await instance_store.get(connection, self.id)
                 self._residents = {one.id: one for one in await host_store.residents(connection, self.id)}
             facts += self._answered(instance, self._residents.values())
-            if instance.health != changes.health:
-                examined.append(of_instance(self.id, inst.Examined(changes.health)))
+            if (instance.health, instance.blocks.capacity.docker) != state:
+                examined.append(of_instance(self.id, inst.Examined(*state)))
         told = set[UUID]() if changes.complete else self._told & self._residents.keys()
         for task in changes.tasks:
             if (resident := self._residents.get(task.id)) is not None:
@@ -166,7 +167,7 @@ class HostWatch:
         await self._tell(fact for fact in facts if fact is not None)
         # After the word that it answers: of a machine that is still coming nobody asks how it is.
         await self._tell(examined)
-        self._silent_since, self._told, self._health = None, told, changes.health
+        self._silent_since, self._told, self._state = None, told, state
         for task in changes.tasks:
             if task.id not in self._residents:
                 self._beside(JobId(task.id), self._sweep(shim, task))

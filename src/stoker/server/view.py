@@ -29,6 +29,7 @@ from stoker.store.event import Trouble as TroubleRow
 from stoker.store.instance import Shown, Tenant
 from stoker.store.run_list import Listed, ListedJob
 from stoker.store.run_spec import RunSpec
+from stoker.wire.container import HIDDEN, without_secrets
 from stoker.wire.event import Event, Trouble
 from stoker.wire.fleet import Fleet, FleetStatus
 from stoker.wire.instance import Instance, InstanceFree, InstanceGpu, InstanceJob, InstanceResources
@@ -39,8 +40,6 @@ from stoker.wire.time import moment, moment_or_none
 from stoker.wire.user import Role
 
 TRIGGERS_SHOWN = 5
-HIDDEN = "•••"
-"""In place of the value of a variable."""
 
 
 def run_of(listed: Listed, access: Access, jobs: Iterable[ListedJob] = ()) -> Run:
@@ -96,7 +95,7 @@ def configuration_of(listed: Listed, access: Access) -> dict[str, Any] | None:
     """A variable may be a secret of whoever submitted it: other users see that it is there."""
     if listed.configuration is None:
         return None
-    configuration: dict[str, Any] = json.loads(listed.configuration)
+    configuration = without_secrets(json.loads(listed.configuration))
     if listed.user != access.user and not access.may(Role.MANAGER):
         for one in (configuration, *configuration.get("groups", ())):
             if "env" in one:

@@ -31,7 +31,8 @@ def test_every_key_becomes_an_order() -> None:
     made = to_container(task, 0, Images(), whole=False)
     assert made is not None
     assert made.model_dump() == Container(
-        image="registry.example.com:5000/team/train:v1", registry_auth=RegistryAuth(username="me", password="swordfish"),
+        image="registry.example.com:5000/team/train:v1",
+        registry_auth=RegistryAuth(username="me", password="swordfish"),
         entrypoint=("/usr/bin/env", "-i"), user="app:staff", privileged=True, shm_mb=2048, network=Network.BRIDGE,
         ports=(8000, 9000), docker=True,
     ).model_dump()  # fmt: skip
@@ -100,7 +101,7 @@ def test_what_is_asked_of_a_machine_is_kept() -> None:
         ("image: x\nprivileged: yes", "privileged", "expected true or false", ""),
         ("resources: {shm_size: 1GB}", "resources.shm_size", "for tasks that run in a container", ""),
         ("image: x\nresources: {shm_size: 1GB..2GB}", "resources.shm_size", "expected one size", "8GB"),
-        ("image: x\nentrypoint: \"a 'b\"", "entrypoint", "no words", "quotes"),
+        ('image: x\nentrypoint: "a \'b"', "entrypoint", "no words", "quotes"),
         ("python: 3.12\nregistry_auth: {username: a, password: b}", "registry_auth", "for an image of yours", "image"),
         ("image: x\nregistry_auth: {username: a}", "registry_auth.password", "it is missing", ""),
         ("image: x\nregistry_auth: {username: a, pasword: b}", "registry_auth.pasword", "no such key", "password?"),

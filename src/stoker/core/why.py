@@ -267,7 +267,9 @@ def _no_engine(board: Board, case: _Case) -> Why:
     if not names:
         sentence = "it runs in a container, and no machine that could be launched has a Docker engine"
     else:
-        others = f", nor have {len(names) - 1} others" if len(names) > 2 else f", nor has {names[1]}" if names[1:] else ""
+        others = (
+            f", nor have {len(names) - 1} others" if len(names) > 2 else f", nor has {names[1]}" if names[1:] else ""
+        )
         sentence = f"it runs in a container, and {names[0]} has no Docker engine{others}"
     return case.why(WhyCode.IMPOSSIBLE, sentence, 1, 0, ENGINE)
 

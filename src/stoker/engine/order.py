@@ -1,5 +1,6 @@
 """Orders to agents, made of what is stored of a run."""
 
+import shlex
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
@@ -21,7 +22,7 @@ from stoker.store.outbox import Errand
 from stoker.store.run import need_of, policy_of
 from stoker.wire.configuration import TaskConfiguration, restored
 from stoker.wire.container import Images, to_container
-from stoker.wire.group import part_of
+from stoker.wire.group import NO_SHELL, part_of
 from stoker.wire.runner import JobOrder, Utilization, Warning
 from stoker.wire.shim import TaskOrder
 
@@ -71,6 +72,7 @@ class StoredOrders:
     async def job(self, errand: Errand) -> JobOrder:
         brief = await self._brief(errand)
         policy, configuration = policy_of(brief.policy), _configuration(brief.configuration)
+        direct = configuration.shell == NO_SHELL
         part, peers = part_of(configuration, brief.node), await self._peers(brief, policy.nodes)
         return JobOrder(
             fence=errand.fence,
@@ -88,8 +90,9 @@ class StoredOrders:
             gpus_per_node=len(_gpus(brief)),
             gpus_num=sum(len(_gpus(peer)) for peer in peers),
             setup=part.setup,
-            commands=part.commands,
-            shell=configuration.shell or "/bin/sh",
+            commands=() if direct else part.commands,
+            argv=tuple(shlex.split(part.commands[0])) if direct and part.commands else (),
+            shell="/bin/sh" if direct or configuration.shell is None else configuration.shell,
             env={name: value for name, value in part.env.items() if value is not None},
             working_dir=configuration.working_dir,
             tty=configuration.tty,

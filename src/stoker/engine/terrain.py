@@ -15,7 +15,6 @@ from stoker.store.database import Connection
 from stoker.store.fleet import Standing
 from stoker.store.instance import Unfinished
 
-
 NOT_ALLOWED: Final = "it asks for all rights on its host, and no fleet that it may use says allow_privileged: true"
 
 

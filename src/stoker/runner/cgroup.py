@@ -8,7 +8,6 @@ from typing import Final
 
 from stoker.runner.proc import alive
 
-
 OF_A_CONTAINER: Final = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup")
 """Where a container sees its own group, of version 1 and of version 2."""
 

@@ -20,8 +20,8 @@ _OF_THE_HOST: Final = ("LANG", "LC_ALL", "TZ")
 
 def check_order(order: JobOrder) -> None:
     """Refuses what no kernel would start, before anything is promised."""
-    for name, commands in (("setup", order.setup), ("commands", order.commands)):
-        size = len(script(commands).encode())
+    for name, words in (("setup", order.setup), ("commands", order.commands), ("argv", order.argv)):
+        size = len(script(words).encode())
         if size > SCRIPT_BYTES:
             raise UserError(
                 f"{name}: all commands together have {size} bytes; at most {SCRIPT_BYTES} can be started.",
@@ -39,18 +39,37 @@ def script(commands: Sequence[str]) -> str:
     return "\n".join(commands)
 
 
-def arguments(order: JobOrder, assignment: Assignment, *, setup: bool) -> list[str]:
-    """In a container the commands are handed to its entrypoint; without any, its image's own program is run."""
-    commands, box = order.setup if setup else order.commands, assignment.box
-    if box is None or setup:
-        return shell_arguments(order.shell, commands)
-    return [*box.entrypoint, *shell_arguments(order.shell, commands)] if commands else list(box.program)
-
-
-def shell_arguments(shell: str, commands: Sequence[str]) -> list[str]:
+def arguments(order: JobOrder, *, setup: bool = False) -> list[str]:
     """One shell for all the commands of a list, so that `cd` and variables last, and the first failure ends it."""
-    stop = ["-e"] if PurePath(shell).name in _STOPS_AT_FAILURE else []
-    return [shell, *stop, "-c", script(commands)]
+    if order.argv and not setup:
+        return list(order.argv)
+    stop = ["-e"] if PurePath(order.shell).name in _STOPS_AT_FAILURE else []
+    return [order.shell, *stop, "-c", script(order.setup if setup else order.commands)]
+
+
+def boxed(order: JobOrder, assignment: Assignment) -> JobOrder:
+    """As its container has it: commands are handed to the entrypoint; without any, its image's own program is run."""
+    box = assignment.box
+    if box is None or order.argv:
+        return order
+    if not order.commands:
+        return order.model_copy(update={"argv": box.program})
+    if not box.entrypoint:
+        return order
+    return order.model_copy(update={"argv": (*box.entrypoint, *arguments(order)), "commands": ()})
+
+
+def missing(order: JobOrder, search_path: str) -> str:
+    """What is not here of the programs that are started first; empty: nothing."""
+    if not order.commands and not order.argv:
+        return "there are no commands, and the image names no program of its own"
+    if (order.setup or not order.argv) and not find_program(order.shell, search_path):
+        return f"there is no shell {order.shell} here; without one, a job is a program with its arguments, and no setup"
+    # One below the working directory is found by the kernel, from there.
+    named = order.argv and (os.sep not in order.argv[0] or os.path.isabs(order.argv[0]))
+    if named and not order.setup and not find_program(order.argv[0], search_path):
+        return f"there is no program {order.argv[0]} here"
+    return ""
 
 
 def environment(
@@ -111,8 +130,8 @@ def _stoker(order: JobOrder) -> dict[str, str]:
     }
 
 
-def find_shell(shell: str, search_path: str) -> bool:
-    """Whether there is such a program."""
-    if os.sep in shell:
-        return os.access(shell, os.X_OK)
-    return any(os.access(os.path.join(place, shell), os.X_OK) for place in search_path.split(":"))
+def find_program(name: str, search_path: str) -> bool:
+    """Whether it is there."""
+    if os.sep in name:
+        return os.access(name, os.X_OK)
+    return any(os.access(os.path.join(place, name), os.X_OK) for place in search_path.split(":"))

@@ -26,6 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import stoker.runner.api
+import stoker.runner.code  # noqa: F401 - what a runner that begins alone imports later
 from stoker.runner.listening import listen
 from stoker.runner.main import ignore_no_signal, rehearse, serve
 from stoker.runner.place import Place

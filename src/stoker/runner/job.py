@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stoker.runner import cgroup, proc
-from stoker.runner.command import arguments, environment, find_shell
+from stoker.runner.command import arguments, boxed, environment, missing
 from stoker.runner.limits import KILL_S, LINGER_S
 from stoker.runner.output import Channel, Output, open_pipes, open_terminal
 from stoker.runner.place import Place
@@ -62,7 +62,7 @@ class Job:
     def __init__(
         self, order: JobOrder, assignment: Assignment, place: Place, spool: Spool, reaper: Reaper, say: Say
     ) -> None:
-        self._order, self._assignment, self._place = order, assignment, place
+        self._order, self._assignment, self._place = boxed(order, assignment), assignment, place
         self._spool, self._reaper, self._say = spool, reaper, say
         self._user = user_of(assignment)
         self._groups: set[int] = set()
@@ -149,7 +149,9 @@ class Job:
         variables = environment(self._order, self._assignment, self._place, os.environ, self.deadline_at)
         ending = Ending(0)
         try:
-            self._check_shell(variables)
+            # Before anything is started, because then the error can be told from the job's own.
+            if why := missing(self._order, variables["PATH"]):
+                raise OSError(why)
             if self._order.working_dir is not None:
                 await asyncio.to_thread(self._check_directory, self._order.working_dir)
             for setup in (True, False) if self._order.setup else (False,):
@@ -168,16 +170,6 @@ class Job:
             ending = Ending(_COULD_NOT_START, failure=Failure.EXECUTOR, message=message)
         return ending
 
-    def _check_shell(self, variables: Mapping[str, str]) -> None:
-        """Looks before anything is started, because then the error can be told from the job's own."""
-        if not self._order.commands and not self._order.setup:
-            if self._assignment.box is None or not self._assignment.box.program:
-                raise OSError("there are no commands, and the image names no program")
-            return
-        if not find_shell(self._order.shell, variables["PATH"]):
-            where = "on this host" if self._assignment.box is None else "in its image"
-            raise OSError(f"there is no shell {self._order.shell} {where}")
-
     def _check_directory(self, wanted: str) -> None:
         work = os.open(self._place.work, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -194,7 +186,7 @@ class Job:
         # A group that is empty may be somebody else's tomorrow.
         self._groups = {group for group in self._groups if signal_group(group, 0)}
         pid = start(
-            arguments(self._order, self._assignment, setup=setup),
+            arguments(self._order, setup=setup),
             channel,
             environment=variables,
             directory=self._place.work / (self._order.working_dir or ""),

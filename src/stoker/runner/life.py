@@ -18,7 +18,6 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from stoker.core.errors import Conflict, StokerError, Unavailable
-from stoker.runner.code import unpack
 from stoker.runner.command import check_order
 from stoker.runner.deadline import clock
 from stoker.runner.job import STOPPED, Ending, Job, user_of
@@ -204,6 +203,8 @@ class Life:
 
     async def unpack(self) -> None:
         """The archive lies in its place."""
+        from stoker.runner.code import unpack
+
         async with self._turn:
             if self.check_code():
                 await asyncio.to_thread(unpack, self._place.code, self._place.work, user_of(self._assignment))
@@ -248,10 +249,19 @@ class Life:
         self._stop(self._ordered().silence_grace_s if limit is Failure.SILENCE else None, sentence)
 
     def terminate(self) -> None:
-        """A signal, as the shim sends it: the job is stopped, and the log stays on disk for the shim to serve."""
+        """A signal, as the shim sends it: the job is stopped, and the log stays on disk for the shim to serve.
+
+        In a container it may come from an engine that is going down, which is no end of the job's own."""
+        if self._assignment.box is not None and self._job is not None:
+            self._exceeded(Failure.EXECUTOR, "Its container was stopped from outside.")
         self._leaving = True
         self._stop(None, "told to leave")
         self._move()
+
+    async def under_way(self, wait_s: float) -> None:
+        """Returns when its commands have been started, or after `wait_s`."""
+        waiting = (RunnerState.WAIT_SUBMIT, RunnerState.WAIT_CODE, RunnerState.PREPARE)
+        await self._until(lambda: self.state not in waiting, wait_s)
 
     # The log and its readers.
 

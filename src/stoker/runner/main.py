@@ -9,19 +9,20 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import tempfile
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from aiohttp import web
+from pydantic import ValidationError
 
-from stoker.runner.api import Api
+from stoker.core.errors import Broken
 from stoker.runner.box import settled
-from stoker.runner.edge import Failed
 from stoker.runner.identity import Identity
 from stoker.runner.job import user_of
 from stoker.runner.life import Life
@@ -35,10 +36,18 @@ from stoker.runner.tenant import adopt_orphans, confine, name_process
 from stoker.runner.version import VERSION
 from stoker.wire.runner import Assignment
 
+if TYPE_CHECKING:
+    # A third of what a cold start takes, and the job does not wait for it.
+    from aiohttp import web
+
+    from stoker.runner.edge import Failed
+
 # It logs what strangers send it, to a file that nobody bounds.
 logging.getLogger("aiohttp").addHandler(logging.NullHandler())
 logging.getLogger("aiohttp").propagate = False
 
+_API: Final = "stoker.runner.api"
+_HEAD_START_S: Final = 0.1
 _PYTHON_IGNORES: Final = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 """And gives back to the programs that it starts."""
 
@@ -58,11 +67,22 @@ def serve(directory: Path, listener: socket.socket) -> None:
 
 
 def cold_start(directory: Path) -> None:
-    """Without a shim that has made the socket: makes it where `runner.json` says, and serves."""
+    """Without a shim that has made the socket: makes it where `runner.json` says, and serves.
+
+    Also as the first process of a container, for which the kernel ignores every signal without a handler. Whoever calls
+    may have blocked SIGTERM: one that came meanwhile counts.
+    """
     os.umask(0o077)
     ignore_no_signal()
-    assignment = Assignment.model_validate_json(Place(directory).assignment.read_bytes())
-    with listen(Path(assignment.socket)) as listener:
+    # Of a terminal that the container may have. They are meant for the job.
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    try:
+        assignment = Assignment.model_validate_json(Place(directory).assignment.read_bytes())
+        listener = listen(Path(assignment.socket))
+    except (OSError, ValidationError) as error:
+        raise Broken(f"No runner can begin in {directory}: {error}.", code="bad_assignment") from error
+    with listener:
         serve(directory, listener)
 
 
@@ -88,11 +108,16 @@ class _Parts:
 
     life: Life
     reaper: Reaper
-    failed: Failed
-    api: Api
+    failed: "Failed"
+    place: Place
+    assignment: Assignment
 
-    def site(self) -> web.AppRunner:
-        app = self.api.application(self.failed)
+    def site(self) -> "web.AppRunner":
+        from aiohttp import web
+
+        from stoker.runner.api import Api
+
+        app = Api(self.life, self.place, self.assignment).application(self.failed)
         # A body is taken as it comes: a few bytes of it could stand for more than all our memory and time.
         return web.AppRunner(app, access_log=None, shutdown_timeout=2.0, lingering_time=1.0, auto_decompress=False)
 
@@ -106,7 +131,7 @@ def _put_together(place: Place, assignment: Assignment) -> _Parts:
     def failed(what: str, error: BaseException) -> None:
         own.say(f"{what} failed:\n{''.join(traceback.format_exception(error))}")
 
-    return _Parts(life, reaper, failed, Api(life, place, assignment))
+    return _Parts(life, reaper, failed, place, assignment)
 
 
 async def _live(place: Place, assignment: Assignment, listener: socket.socket) -> None:
@@ -121,6 +146,7 @@ async def _live(place: Place, assignment: Assignment, listener: socket.socket) -
     loop.set_exception_handler(unhandled)
     parts.reaper.start()
     loop.add_signal_handler(signal.SIGTERM, life.terminate)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     life.own.say(f"runner {VERSION} of task {assignment.id} is process {os.getpid()}")
     async with asyncio.TaskGroup() as group:
         # One of these that breaks takes the runner with it; the shim then says so.
@@ -141,17 +167,24 @@ async def _live(place: Place, assignment: Assignment, listener: socket.socket) -
         os._exit(0)
 
 
-async def _open(parts: _Parts, listener: socket.socket) -> web.AppRunner:
+async def _open(parts: _Parts, listener: socket.socket) -> "web.AppRunner":
     """Of most short jobs nobody ever asks anything: what answers is put together when the first one knocks."""
     knocked = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(listener, knocked.set)
     await knocked.wait()
     loop.remove_reader(listener)
+    if _API not in sys.modules:
+        # A cold start: the job comes first, and goes on while this is read from the disk.
+        if parts.assignment.job is not None:
+            await parts.life.under_way(_HEAD_START_S)
+        await asyncio.to_thread(import_module, _API)
     return await _opened(parts, listener)
 
 
-async def _opened(parts: _Parts, listener: socket.socket) -> web.AppRunner:
+async def _opened(parts: _Parts, listener: socket.socket) -> "web.AppRunner":
+    from aiohttp import web
+
     site = parts.site()
     await site.setup()
     await web.SockSite(site, listener, backlog=QUEUE).start()

@@ -4,7 +4,8 @@ Python code between fork and exec is unsafe in a process that has threads. So a 
 can, the control groups, and starts the program, which inherits both. That also lets the C library start it without
 copying this process's tables of memory, which it does not dare for a process that changes its user in between.
 
-What only the new process can do is done by a few words of shell, the *gate*. It waits until it was put into the
+What only the new process can do is done by a few words of shell, the *gate*; where there is no shell, by a program of
+our own (`gate.py`). It waits until it was put into the
 control groups that a thread cannot enter, so that nothing escapes them, and then becomes the program. Where a terminal
 is wanted, opening it as the leader of a session makes it the controlling one. When the runner dies before the gate
 opens, the gate reads the end of its input and is gone.
@@ -21,11 +22,13 @@ from typing import Final
 
 from stoker.runner import cgroup
 from stoker.runner.output import Channel
+from stoker.runner.program import module_command
 from stoker.runner.tenant import User, become
 
 _GATE: Final = (
     'read -r terminal || exit 125; [ -z "$terminal" ] || exec "$@" <>"$terminal" >&0 2>&1; exec "$@" </dev/null'
 )
+_SHELL: Final = "/bin/sh"
 _UMASK: Final = 0o022
 _MEMORY_KILLER_BIAS: Final = "300"
 
@@ -46,7 +49,7 @@ def start(
         if user is not None:
             become(user)
         return subprocess.Popen(
-            ["/bin/sh", "-c", _GATE, "stoker", *arguments],
+            [*_gate(), *arguments],
             stdin=subprocess.PIPE,
             stdout=channel.stdout,
             stderr=channel.stderr,
@@ -75,6 +78,12 @@ def start(
         with suppress(BrokenPipeError):
             process.stdin.close()
     return process.pid
+
+
+def _gate() -> list[str]:
+    if os.access(_SHELL, os.X_OK):
+        return [_SHELL, "-c", _GATE, "stoker"]
+    return module_command("stoker.runner.gate")
 
 
 def _offer_to_memory_killer(pid: int) -> None:

@@ -80,7 +80,9 @@ def become(user: User) -> None:
         raise OSError(f"jobs cannot have a user of their own on {os.uname().machine}")
     wanted = user.groups or (user.gid,)
     groups, gid, uid = (ctypes.c_uint32 * len(wanted))(*wanted), ctypes.c_uint32(user.gid), ctypes.c_uint32(user.uid)
-    for number, arguments in zip(numbers, ((ctypes.c_long(len(wanted)), groups), (gid, gid, gid), (uid, uid, uid)), strict=True):
+    for number, arguments in zip(
+        numbers, ((ctypes.c_long(len(wanted)), groups), (gid, gid, gid), (uid, uid, uid)), strict=True
+    ):
         _checked(_libc().syscall(ctypes.c_long(number), *arguments))
 
 

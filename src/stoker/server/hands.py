@@ -56,7 +56,9 @@ class Hands(Agents):
         speakers: dict[str, Speaker] = {UNIX: LocalAgents(context.secret), DUMMY: self._backends.dummy.dummy.agents}
         self._lines = AgentWays(self._way, speakers)
         self._pump = LogPump(self._lines, context.logs, self)
-        self._orders = StoredOrders(context.database, lambda id: runner_token(context.secret, id), context.settings.images)
+        self._orders = StoredOrders(
+            context.database, lambda id: runner_token(context.secret, id), context.settings.images
+        )
         jobs = JobPerformers(
             self._lines, self._orders, self._pump, lambda change: context.engine.commit(change), self._now
         )

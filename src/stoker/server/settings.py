@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self
@@ -36,7 +36,7 @@ class Settings:
     """Make an instance of the server's own host."""
     lease_s: float = LEASE_S
     """How long a worker of the swarm may be silent before its tasks move on."""
-    images: Images = Images()
+    images: Images = field(default_factory=Images)
     """Of tasks that name none."""
     log_level: str = "info"
     log_format: str = "console"

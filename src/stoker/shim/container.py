@@ -1,8 +1,8 @@
 """What the engine is asked to create for a task: pure, so that each line of it can be looked at.
 
 The container's first process is our runner, out of a bundle that is mounted and needs nothing of the image. It is
-root within, so that it can become whomever the job runs as. Mounted is what is this task's, and nothing else of ours: no
-socket of the shim or of another runner, no token but its own.
+root within, so that it can become whomever the job runs as. Mounted is what is this task's, and nothing else of ours:
+no socket of the shim or of another runner, no token but its own.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,15 +1,16 @@
 """The container runtime: what each hook of a task's start does and undoes with a container engine.
 
 Theory of operation. A container has a name that follows from its task, so the engine itself refuses a second one, and
-what a crash left behind is found again: one that was created is started, one that runs is watched, one that has ended is
-asked how. Its first process is our runner, whose box (directory, socket, result, log) lies on our disk: how the commands
-ended is read there, as for a process, also when the engine is away. The engine is asked only whether the container
-lives; it says so by itself (`engine_watch.py`).
+what a crash left behind is found again: one that was created is started, one that runs is watched, one that has ended
+is asked how. Its first process is our runner, whose box (directory, socket, result, log) lies on our disk: how the
+commands ended is read there, as for a process, also when the engine is away. The engine is asked only whether the
+container lives; it says so by itself (`engine_watch.py`).
 
 Every method may be repeated after a crash.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -327,7 +328,8 @@ class Docker(Written):
         self.look()
         await self._remove()
         self.detach()
-        Path(self._socket).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(self._socket)
 
     async def _end(self, grace_s: float, asked: bool) -> None:
         if self.result is None:

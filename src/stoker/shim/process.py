@@ -4,7 +4,6 @@ Every method may be repeated after a crash. The runner is the only part of a tas
 the one question that matters is whether there is one already; `runner.await_birth` answers it.
 """
 
-import asyncio
 import os
 import signal
 import socket

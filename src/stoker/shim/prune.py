@@ -31,7 +31,8 @@ def to_prune(
 ) -> list[str]:
     """Those that were not used for long, and then, while there is too little room, the ones not used for longest.
 
-    `sizes` are of those that are there. What a removal frees may be less, since layers are shared: the next look goes on.
+    `sizes` are of those that are there. What a removal frees may be less, since layers are shared: the next look goes
+    on.
     """
     free = [id for id in sorted(used_at, key=lambda id: used_at[id]) if id in sizes and id not in in_use]
     chosen = [id for id in free if now - used_at[id] > IMAGE_UNUSED_S]

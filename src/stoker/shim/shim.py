@@ -294,7 +294,9 @@ class Shim:
         changes = self._bench.changes
         number = changes.number(cursor)
         if number is None:
-            return Changes(cursor=changes.cursor, complete=True, tasks=tuple(self.tasks()), health=self._health, docker=self.docker)
+            return Changes(
+                cursor=changes.cursor, complete=True, tasks=tuple(self.tasks()), health=self._health, docker=self.docker
+            )
         # Whoever waits here is silent meanwhile, and somebody may count that.
         patience_s = self._word.shortest_s(self.live)
         await changes.beyond(number, wait_s if patience_s is None else min(wait_s, patience_s / 3))

@@ -228,9 +228,7 @@ class Task:
 
     async def _performed(self, hook: Hook) -> Event | None:
         """None: somebody wants it to end before that was done."""
-        performing = asyncio.get_running_loop().create_task(
-            self._process.perform(hook, self.task.gpu_ids, self._noted)
-        )
+        performing = asyncio.get_running_loop().create_task(self._process.perform(hook, self.task.gpu_ids, self._noted))
         try:
             if hook is Hook.IMAGE:
                 while not performing.done() and not self.task.ending:

@@ -1,4 +1,4 @@
-"""What the runner of a task wrote down: how its commands ended, and how far its log goes. Both runtimes read the same."""
+"""What the runner of a task wrote down: how its commands ended, how far its log goes. Both runtimes read the same."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -238,7 +238,19 @@ def insert(bundle: Bundle, instances: Sequence[Instance]) -> None:
 def save(bundle: Bundle, instances: Sequence[tuple[int, Instance]]) -> None:
     """Each with the version it was loaded with."""
     rows = [
-        (one.id, None, None, _capacity(one.blocks.capacity), one.blocks.total, *_UNCHANGED, was, *_changing(one), None, None, *_moments(one))
+        (
+            one.id,
+            None,
+            None,
+            _capacity(one.blocks.capacity),
+            one.blocks.total,
+            *_UNCHANGED,
+            was,
+            *_changing(one),
+            None,
+            None,
+            *_moments(one),
+        )
         for was, one in instances
     ]
     bundle.add(SAVE, [rows], expected=len(rows))

@@ -96,7 +96,11 @@ class TaskConfiguration(Model):
         default=False, description="With the host's container engine inside, where the fleet allows it."
     )
     ports: Ports | None = Field(default=None, description="Ports on which the container listens.", examples=[[8000]])
-    shell: Shell | None = Field(default=None, description="sh unless it is said.", examples=["bash"])
+    shell: Shell | None = Field(
+        default=None,
+        description="sh unless it is said; none: the one command is a program with its arguments.",
+        examples=["bash"],
+    )
     tty: bool = Field(default=False, description="Give the commands a terminal.")
     resources: Resources = Field(default_factory=Resources)
     priority: int = Field(default=50, ge=0, le=100, description="Higher is placed first.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from stoker.core.limits import MOST_PATH_CHARS, MOST_PORTS
+from stoker.core.limits import MOST_PORTS
 from stoker.core.policy import Policy
 from stoker.core.quantity import parse_size
 from stoker.wire.group import contained, resources_of
@@ -32,7 +32,9 @@ OF_CONTAINERS: Final = ("registry_auth", "entrypoint", "user", "privileged", "po
 _IMAGE_HINT: Final = "For example python:3.12-slim, or registry.example.com/team/image:v1."
 _DOMAIN: Final = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?"
 _NAME: Final = r"[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*"
-_REFERENCE: Final = re.compile(rf"{_DOMAIN}{_NAME}(?::[\w][\w.-]{{0,127}})?(?:@[a-z0-9+._-]+:[0-9a-fA-F]{{32,}})?", re.A)
+_REFERENCE: Final = re.compile(
+    rf"{_DOMAIN}{_NAME}(?::[\w][\w.-]{{0,127}})?(?:@[a-z0-9+._-]+:[0-9a-fA-F]{{32,}})?", re.A
+)
 _PYTHON: Final = re.compile(r"3\.\d{1,2}(\.\d{1,3})?", re.A)
 _USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?", re.A)
 

@@ -1,5 +1,6 @@
 """Runs of many jobs: groups of nodes, and which keys of a configuration go together."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from stoker.wire.configuration import TaskConfiguration
 
 MOST_GROUPS: Final = 100
+NO_SHELL: Final = "none"
+"""The command is a program with its arguments, for images without a shell."""
 
 
 class Group(Model):
@@ -87,6 +90,21 @@ def contained(task: "TaskConfiguration") -> bool:
     return task.image is not None or task.python is not None or task.docker
 
 
+def _without_shell(task: "TaskConfiguration") -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    hint = "Without a shell it is one program with its arguments."
+    lists: list[tuple[tuple[str | int, ...], tuple[str, ...]]] = [(("commands",), task.commands)]
+    lists += [(("groups", number, "commands"), group.commands) for number, group in enumerate(task.groups)]
+    for at, commands in lists:
+        if len(commands) > 1:
+            yield at, f"shell: none runs one command, there are {len(commands)}", hint
+        try:
+            shlex.split(commands[0] if commands else "")
+        except ValueError as error:
+            yield (*at, 0), f"these are no words: {error}", "Close the quotes."
+    if task.setup or any(group.setup for group in task.groups):
+        yield ("setup",), "setup needs a shell", hint
+
+
 def check(task: "TaskConfiguration") -> None:
     """Raises the first problem of keys that do not go together."""
     for at, what, hint in _problems(task):
@@ -99,6 +117,8 @@ def _problems(task: "TaskConfiguration") -> Iterator[tuple[tuple[str | int, ...]
         yield ("commands",), "it is missing", ""
     if not task.commands and bare:
         yield ("groups", bare[0], "commands"), "it is missing", "Give it here, or to the task for all groups."
+    if task.shell == NO_SHELL:
+        yield from _without_shell(task)
     if task.groups and "nodes" in task.model_fields_set:
         yield ("nodes",), "nodes and groups do not go together", "The nodes of a replica are those of its groups."
     names = [group.name for group in task.groups if group.name]

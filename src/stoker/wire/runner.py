@@ -128,7 +128,10 @@ class JobOrder(Order):
     gpus_per_node: int = Field(default=0, ge=0, description="On this node.")
     gpus_num: int = Field(default=0, ge=0, description="On all nodes of its replica.")
     setup: tuple[Text, ...] = ()
-    commands: tuple[Text, ...] = Field(description="None: the program of its container's image.")
+    commands: tuple[Text, ...] = Field(default=(), description="Neither these nor argv: the program of its image.")
+    argv: tuple[Text, ...] = Field(
+        default=(), description="Instead of commands: a program and its arguments, run as they are, without a shell."
+    )
     shell: Text = "/bin/sh"
     env: dict[Annotated[Text, AfterValidator(_a_name)], Text] = Field(default_factory=dict, repr=False)
     working_dir: Text | None = Field(default=None, description="Below the job's own directory, or absolute.")
@@ -143,6 +146,12 @@ class JobOrder(Order):
     log_quota_bytes: int = Field(gt=0)
     code: bool = Field(default=False, description="An archive follows; do not run before it is here.")
     start: bool = Field(default=False, description="Run it at once, as `POST /run` would.")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "JobOrder":
+        if self.argv and self.commands:
+            raise ValueError("commands and argv are two ways to say the same; give one of them")
+        return self
 
 
 class Health(Answer):

@@ -156,7 +156,8 @@ class TaskInfo(Answer):
     pull_total_bytes: int | None = Field(default=None, description="Of its image, as far as that is known.")
     cleanup_error: str = ""
     job_taken: bool = Field(
-        default=False, description="Its runner has taken a job; of a process it is said in the answer to its order only."
+        default=False,
+        description="Its runner has taken a job; of a process it is said in the answer to its order only.",
     )
 
 

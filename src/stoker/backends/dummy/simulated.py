@@ -158,7 +158,9 @@ class Simulated:
         while not complete and self._number <= seen and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
             await self.news(left_s)
         tasks = tuple(self.info(task) for task in self.tasks.values() if task.changed > seen)
-        return Changes(cursor=f"{self.boot}:{self._number}", complete=complete, tasks=tasks, health=self.health, docker=ENGINE)
+        return Changes(
+            cursor=f"{self.boot}:{self._number}", complete=complete, tasks=tasks, health=self.health, docker=ENGINE
+        )
 
     # What a runner is asked.
 

@@ -44,7 +44,16 @@ from stoker.shim.containers import Containers
 from stoker.shim.disk import explained
 from stoker.shim.home import SOCKET
 from stoker.shim.image import Image
-from stoker.shim.limits import KILL_MARGIN_S, KILLED_S, PULL_QUIET_S, PULL_SHOWN_S, RUNNER_LEAVES_S, TAIL_BYTES
+from stoker.shim.limits import (
+    KILL_MARGIN_S,
+    KILLED_S,
+    PULL_QUIET_S,
+    PULL_SHOWN_S,
+    RUNNER_LEAVES_S,
+    RUNNER_UP_S,
+    TAIL_BYTES,
+    UP_LOOK_S,
+)
 from stoker.shim.nudge import NAME as NUDGE
 from stoker.shim.nudge import Nudge
 from stoker.shim.process import Host, Noted
@@ -317,26 +326,34 @@ class Docker(Written):
 
     async def _stop(self, grace_s: float, fence: int) -> None:
         self.look()
-        asked = False
-        if self._running and self.result is None:
-            asked = await runner.ask_to_stop(self._socket, self._order.token, Stop(fence=fence, grace_s=grace_s))
+        order = Stop(fence=fence, grace_s=grace_s)
+        # Before the engine is asked for anything: it may be away.
+        asked = self._running and self.result is None and await self._ask_to_stop(order)
         if await self._inspect() is None and self._started:
             self._vanished()
         if self._running:
             self._attend()
-            await self._end(grace_s, asked)
+            await self._end(order, asked=asked)
         self.look()
         await self._remove()
         self.detach()
         with suppress(FileNotFoundError):
             os.unlink(self._socket)
 
-    async def _end(self, grace_s: float, asked: bool) -> None:
-        if self.result is None:
-            if not asked:
-                # It does not listen, or has heard later orders than ours: a signal has no fence.
+    async def _ask_to_stop(self, order: Stop) -> bool:
+        return await runner.ask_to_stop(self._socket, self._order.token, order)
+
+    async def _end(self, order: Stop, *, asked: bool) -> None:
+        deadline = asyncio.get_running_loop().time() + RUNNER_UP_S
+        while self._running and self.result is None and not asked:
+            # It is on its way up: what is sent to the first process of a container before it listens is lost.
+            if asyncio.get_running_loop().time() > deadline:
+                # It has heard later orders than ours, or hangs: a signal has no fence.
                 await self._signal("SIGTERM")
-            await self._result_within(grace_s + KILL_MARGIN_S)
+                break
+            await self._result_within(UP_LOOK_S)
+            asked = await self._ask_to_stop(order)
+        await self._result_within((order.grace_s or 0.0) + KILL_MARGIN_S)
         for number, within_s in (("SIGTERM", RUNNER_LEAVES_S), ("SIGKILL", KILLED_S)):
             if not self._running:
                 return

@@ -34,6 +34,9 @@ UNDO_AGAIN_S = (0.2, 1.0, 5.0, 30.0)
 """After the first, second, … failure in a row."""
 DISK_FULL_AGAIN_S = 0.5
 
+RUNNER_UP_S, UP_LOOK_S = 3.0, 0.1
+"""How long, and how often, a runner that does not listen yet is asked to stop, before it is signalled."""
+
 # Looking.
 LOOK_S = 2.0
 """How often we look by ourselves at what no runner told us, and at how long the logs are."""

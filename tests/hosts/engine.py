@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stoker.runner import proc
 from tests.hosts.packages import need
 from tests.machine import unavailable
 
@@ -38,6 +39,7 @@ class Engine:
     process: "subprocess.Popen[bytes] | None" = None
     bridge: str = field(default_factory=lambda: f"stk{secrets.token_hex(4)}")
     live_restore: bool = False
+    started: bool = False
 
     @property
     def socket(self) -> Path:
@@ -52,8 +54,7 @@ class Engine:
 
     def start(self) -> None:
         self._make_bridge()
-        # What a killed one left behind would keep the next one from starting.
-        (self.home / "pid").unlink(missing_ok=True)
+        self._forget_the_dead()
         command = [need("dockerd", "docker.io"), "--data-root", str(self.data or self.home / "data")]
         command += ["--exec-root", str(self.home / "exec"), "--pidfile", str(self.home / "pid"), "-H", self.host]
         # No rules of a firewall: published ports are served by docker-proxy, which the tests only need on loopback.
@@ -66,8 +67,10 @@ class Engine:
         deadline = time.monotonic() + START_S
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
+                assert not self.started, f"it does not start again: {(self.home / 'log').read_text()[-2000:]}"
                 unavailable(f"no container engine starts here: {(self.home / 'log').read_text()[-2000:]}")
             time.sleep(0.02)
+        self.started = True
 
     def answers(self) -> bool:
         try:
@@ -96,6 +99,19 @@ class Engine:
             subprocess.run(["umount", "--lazy", mount], capture_output=True, check=False)
         subprocess.run([need("ip", "iproute2"), "link", "del", self.bridge], capture_output=True, check=False)
         shutil.rmtree(self.home, ignore_errors=True)
+
+    def _forget_the_dead(self) -> None:
+        """What a killed one left behind would keep the next one from starting: it takes a process that nobody has
+        waited for yet for one that lives."""
+        (self.home / "pid").unlink(missing_ok=True)
+        noted = self.home / "exec/containerd/containerd.pid"
+        with suppress(FileNotFoundError, ValueError):
+            pid = int(noted.read_text())
+            deadline = time.monotonic() + 1.0
+            while proc.alive(pid) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            if not proc.alive(pid):
+                noted.unlink()
 
     def _make_bridge(self) -> None:
         ip = need("ip", "iproute2")

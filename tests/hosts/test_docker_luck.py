@@ -1,7 +1,6 @@
 """A container that cannot start, or is in bad company: what people are told, and that nothing of it stays."""
 
 import asyncio
-import json
 import os
 import socket
 import time
@@ -14,7 +13,6 @@ import aiohttp
 import pytest
 
 from stoker.wire.shim import TaskInfo
-from tests.agents.shim_stage import until
 from tests.hosts import engine as engines
 from tests.hosts.box import Yard
 from tests.hosts.conftest import Yards
@@ -185,7 +183,7 @@ async def test_all_of_it_is_killed_for_memory(yards: Yards) -> None:
 async def test_a_port_that_somebody_takes_meanwhile(yards: Yards) -> None:
     """The shim dies between choosing it and starting the container."""
     async with yards(script=DYING) as yard:
-        (yard.home / "die").write_text("perform container before")
+        (yard.home / "die").write_text("POST /containers/create after")
         with pytest.raises(aiohttp.ClientError):
             await yard.box("busybox", "true", ports=[80], order={"id": (id := "11111111-1111-4111-8111-111111111111")})
         assert yard.process is not None
@@ -211,10 +209,12 @@ async def test_an_engine_that_is_away(yards: Yards, engine: Engine) -> None:
         assert told.error == (503, "engine_away")
         assert (await yard.start_job("true")).state == "running"
         assert (await yard.task(running.id)).state == "running", "as far as anybody knows"
-        engine.start()
-        await until(lambda: yard.containers() is not None)
-        ended = await yard.ended(running.id) if (await yard.over(running)).result is None else await yard.over(running)
-        assert ended.result is None or ended.result.failure == "executor"
-        told = (await yard.ask("GET", "/host")).json["docker"]
-        assert told == engine.json("/version")["Version"]
-        assert json.dumps(told)
+        cursor = (await yard.changes()).cursor
+        await asyncio.to_thread(engine.start)
+        while not (changes := await yard.changes(cursor, 20.0)).docker:
+            cursor = changes.cursor
+        assert changes.docker == engine.json("/version")["Version"]
+        over = await yard.over(running)
+        assert over.result is None or over.result.failure == "executor"
+        await yard.terminate(running.id)
+        assert await yard.run_box("busybox", "echo well") == (0, "well\n")

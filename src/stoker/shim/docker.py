@@ -56,6 +56,7 @@ from stoker.shim.limits import (
 )
 from stoker.shim.nudge import NAME as NUDGE
 from stoker.shim.nudge import Nudge
+from stoker.shim.port import PortTaken
 from stoker.shim.process import Host, Noted
 from stoker.shim.shelf import Record
 from stoker.shim.written import Written
@@ -65,6 +66,7 @@ from stoker.wire.shim import Network
 _ENDED: Final = ("exited", "dead")
 _REMOVED_LOOK_S: Final = 0.05
 _WORDS: Final = 10
+_PORT_TAKEN: Final = ("port is already allocated", "address already in use")
 _VANISHED: Final = "Its container is not there any more, and nobody knows how its commands ended."
 
 
@@ -233,12 +235,20 @@ class Docker(Written):
                 raise Broken("Its container was created, and is not there.", code="container")
         self._attend()
         if not self._running and not self.left:
-            await self._engine.ask("POST", f"/containers/{self._name}/start")
+            await self._start_it()
             self._running = True
             # It may have ended before we said that we care.
             self._ask()
         self._job = None
         return str(found["Id"])
+
+    async def _start_it(self) -> None:
+        try:
+            await self._engine.ask("POST", f"/containers/{self._name}/start")
+        except Broken as error:
+            if any(said in error.sentence for said in _PORT_TAKEN):
+                raise PortTaken(error.sentence) from error
+            raise
 
     async def _plan(self) -> Plan:
         order = wanted(self._order)

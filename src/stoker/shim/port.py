@@ -11,6 +11,12 @@ ADDRESS = "127.0.0.1"
 _TRIES = 50
 
 
+class PortTaken(Broken):
+    """Somebody else was faster."""
+
+    code = "port_taken"
+
+
 class Ports:
     """In memory only: who was given which follows from the records of the tasks."""
 

@@ -18,6 +18,7 @@ import structlog
 
 from stoker.core.errors import StokerError, Unavailable
 from stoker.core.machine import Event
+from stoker.core.reason import JobReason
 from stoker.core.shim_task import (
     SHIM_TASK,
     Hook,
@@ -40,6 +41,7 @@ from stoker.shim.change import Changes
 from stoker.shim.containers import Containers
 from stoker.shim.docker import Docker
 from stoker.shim.limits import DISK_FULL_AGAIN_S, UNDO_AGAIN_S
+from stoker.shim.port import PortTaken
 from stoker.shim.process import Host, Process
 from stoker.shim.shelf import Record
 from stoker.wire.runner import JobOrder, Result
@@ -222,7 +224,8 @@ class Task:
             await self._news_or(within_s=DISK_FULL_AGAIN_S)
             return
         except Exception as error:
-            event = HookFailed(hook, _sentence(error))
+            reason = JobReason.PORTS_BINDING_FAILED if isinstance(error, PortTaken) else None
+            event = HookFailed(hook, _sentence(error), reason)
             log.warning("hook failed", task=str(self.record.id), hook=hook, exc_info=error)
         self._tell(event)
 

@@ -128,8 +128,9 @@ class Hands(Agents):
         if self._watch is None:
             engine = self._context.engine
             self._watch = Watch(
-                self._context.database, engine.committer, self._lines, self._pump, lambda: engine.replica.epoch
-            )
+                self._context.database, engine.committer, self._lines, self._pump, lambda: engine.replica.epoch,
+                pulls=self._context.pulls,
+            )  # fmt: skip
         return await self._watch.once()
 
     async def _keep_shim(self) -> Counts:

@@ -21,6 +21,7 @@ from stoker.core.run_facts import S as RunStatus
 from stoker.core.run_facts import Tally
 from stoker.core.schedule import Schedule as CoreSchedule
 from stoker.core.schedule import triggers_after
+from stoker.engine.pulls import Pulls
 from stoker.server.auth import Access
 from stoker.server.sentence import sentence
 from stoker.store import fleet as fleet_store
@@ -64,6 +65,15 @@ def run_of(listed: Listed, access: Access, jobs: Iterable[ListedJob] = ()) -> Ru
         retry_of=UUID(listed.retry_of) if listed.retry_of else None,
         jobs=tuple(map(job_of, jobs)),
     )
+
+
+def with_pulls(run: Run, pulls: Pulls) -> Run:
+    """What it waits for besides, where its image comes just now."""
+    if not (said := pulls.of_run(run.id)):
+        return run
+    jobs = tuple(job.model_copy(update={"message": pulls.of_job(job.id) or job.message}) for job in run.jobs)
+    message = "; ".join(part for part in (run.status_message, said) if part)
+    return run.model_copy(update={"status_message": message, "jobs": jobs})
 
 
 def schedule_of(listed: Listed, most: int) -> Schedule | None:

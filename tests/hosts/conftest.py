@@ -11,6 +11,10 @@ from stoker.bundle.place import find_or_build
 from tests.hosts import engine as engines
 from tests.hosts.box import Yard, yard
 from tests.hosts.engine import Engine, Registry
+from tests.process.conftest import house, new_home
+from tests.process.house import House
+
+__all__ = ["house", "new_home"]
 
 Yards = Callable[..., AbstractAsyncContextManager[Yard]]
 
@@ -39,3 +43,16 @@ def registry(shared_directory: Path) -> Iterator[Registry]:
 @pytest.fixture
 def yards(shared_directory: Path, engine: Engine, bundles: Path) -> Yards:
     return partial(yard, shared_directory, engine, bundles)
+
+
+@pytest.fixture
+def docker_house(house: House, bundles: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> House:
+    """A server whose machines have the engine, unless its test says otherwise."""
+
+    def prepare(home: Path) -> None:
+        home.mkdir(mode=0o711)
+        (home / "bundle").symlink_to(bundles / "bundle")
+
+    house.prepare = prepare
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    return house

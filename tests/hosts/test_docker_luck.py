@@ -85,11 +85,8 @@ async def test_people_see_how_far_a_pull_is(yards: Yards, engine: Engine, regist
 @asynccontextmanager
 async def deaf() -> AsyncIterator[int]:
     """A registry that takes calls and says nothing."""
-    server = await asyncio.start_server(lambda reader, writer: asyncio.sleep(60), "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
 
 
 async def test_a_registry_that_hangs(yards: Yards) -> None:

@@ -74,9 +74,7 @@ class Watch:
             self._hosts.pop(id).cancel()
         fresh = [id for id in wanted if id not in self._hosts or self._hosts[id].done()]
         for id in fresh:
-            watch = HostWatch(
-                id, self._database, self._committer, self._agents, self._pump, self._refused, self._pulls
-            )
+            watch = HostWatch(id, self._database, self._committer, self._agents, self._pump, self._refused, self._pulls)
             self._hosts[id] = asyncio.get_running_loop().create_task(watch.run(), name=f"watch {id}")
         return Counts(len(fresh))
 

@@ -175,6 +175,7 @@ def resources_of(capacity: Capacity) -> InstanceResources:
         disk_mb=capacity.disk_mb,
         gpus=tuple(gpus),
         named=dict(capacity.named),
+        docker=capacity.docker,
     )
 
 

@@ -26,7 +26,7 @@ from tests.machine import unavailable
 START_S = 30.0
 APPLETS = """sh ls cat sleep echo env id kill dd wc head tail grep nc wget true false test pwd touch mkdir rm yes seq tr
 hostname ps stat readlink ln find mount""".split()  # noqa: SIM905
-PASSWD = "root:x:0:0:root:/root:/bin/sh\napp:x:1234:1235::/home/app:/bin/sh\n"
+PASSWD = "root:x:0:0:root:/srv:/bin/sh\napp:x:1234:1235::/srv/app:/bin/sh\n"
 GROUP = "root:x:0:\napp:x:1235:\nstaff:x:1300:app,other\n"
 
 
@@ -197,14 +197,14 @@ def docker_program() -> str:
 
 def busybox_tree(tree: Path) -> Path:
     """A tree with a shell and no library at all: whatever starts in it brings its own."""
-    for name in ("bin", "etc", "tmp", "root", "home/app", "usr/bin"):
+    for name in ("bin", "etc", "tmp", "srv/app", "usr/bin"):
         (tree / name).mkdir(parents=True)
     shutil.copy(need("busybox", "busybox-static"), tree / "bin/busybox")
     for name in APPLETS:
         (tree / "bin" / name).symlink_to("busybox")
     (tree / "etc/passwd").write_text(PASSWD)
     (tree / "etc/group").write_text(GROUP)
-    os.chown(tree / "home/app", 1234, 1235)
+    os.chown(tree / "srv/app", 1234, 1235)
     (tree / "tmp").chmod(0o1777)
     return tree
 

@@ -53,7 +53,7 @@ async def test_what_the_image_says_is_so(yards: Yards) -> None:
         code, text = await yard.run_box("own", "env; id; pwd; touch here", entrypoint=["/bin/env", "BY=entrypoint"])
         assert code == 0, text
         lines = text.splitlines()
-        for expected in ("COLOUR=green", "PATH=/bin:/opt/bin", "HOME=/home/app", "USER=app", "BY=entrypoint",
+        for expected in ("COLOUR=green", "PATH=/bin:/opt/bin", "HOME=/srv/app", "USER=app", "BY=entrypoint",
                          "LD_PRELOAD=/nothing.so", "STOKER_RUN_NAME=a-run", "/stoker/task/work",
                          "uid=1234(app) gid=1235(app) groups=1235(app),1300(staff)"):  # fmt: skip
             assert expected in lines, (expected, text)

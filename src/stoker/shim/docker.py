@@ -13,12 +13,10 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
 
-from stoker.core.errors import Broken, Conflict, NotFound, StokerError, Unavailable
+from stoker.core.errors import Broken, NotFound, StokerError, Unavailable
 from stoker.core.machine import Event
 from stoker.core.reason import JobReason
 from stoker.core.shim_task import (
@@ -51,40 +49,16 @@ from stoker.shim.limits import (
     PULL_SHOWN_S,
     RUNNER_LEAVES_S,
     RUNNER_UP_S,
-    TAIL_BYTES,
     UP_LOOK_S,
 )
 from stoker.shim.nudge import NAME as NUDGE
 from stoker.shim.nudge import Nudge
-from stoker.shim.port import PortTaken
 from stoker.shim.process import Host, Noted
 from stoker.shim.shelf import Record
+from stoker.shim.vessel import Ended, Vessel
 from stoker.shim.written import Written
 from stoker.wire.runner import Assignment, JobOrder, Stop
 from stoker.wire.shim import Network
-
-_ENDED: Final = ("exited", "dead")
-_REMOVED_LOOK_S: Final = 0.05
-_WORDS: Final = 10
-_PORT_TAKEN: Final = ("port is already allocated", "address already in use")
-_VANISHED: Final = "Its container is not there any more, and nobody knows how its commands ended."
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a container ended, as its engine says it."""
-
-    exit_code: int | None
-    oom: bool = False
-    error: str = ""
-
-    @property
-    def sentence(self) -> str:
-        if self.exit_code is None:
-            return _VANISHED
-        what = "for memory " if self.oom else ""
-        engine = f" The engine says: {self.error.rstrip('.')}." if self.error else ""
-        return f"Its container ended {what}(exit code {self.exit_code}) before its commands had.{engine}"
 
 
 class Docker(Written):
@@ -103,16 +77,14 @@ class Docker(Written):
     ) -> None:
         """`looked`: its runner says that there is something to look at. `say`: something has happened meanwhile."""
         self._id, self._order, self._socket = record.id, record.order, record.socket
-        self._ports, self._started = record.task.ports, record.task.state is S.RUNNING
+        self._ports = record.task.ports
         self._host, self._containers, self._engine = host, containers, containers.engine
         self._news, self._looked, self._say, self._job = news, looked, say, job
         self._box = host.home.box(record.id)
         super().__init__(Place(self._box), host.in_thread)
-        self._name = name_of(containers.home_id, record.id)
+        started = record.task.state is S.RUNNING
+        self._vessel = Vessel(self._engine, name_of(containers.home_id, record.id), started=started)
         self._image: Image | None = None
-        self._running = False
-        self._ended: Ended | None = None
-        self._words = ""
         self._nudge: Nudge | None = None
         self._asking: asyncio.Task[None] | None = None
 
@@ -120,27 +92,24 @@ class Docker(Written):
 
     @property
     def gone(self) -> bool:
-        return not self._running
+        return not self._vessel.running
 
     @property
     def left(self) -> bool:
         """There was a container, and it has ended."""
-        return self._ended is not None
+        return self._vessel.ended is not None
 
     async def find(self) -> Started | None:
         """After a restart: the container, if it was started. While the engine is away that is not known."""
         self.look()
+        vessel = self._vessel
         try:
-            found = await self._inspect()
+            await vessel.look()
         except Unavailable:
-            self._running = self._started
-            found = None
-        else:
-            if found is None and self._started:
-                self._vanished()
-        if self._running:
+            vessel.running = vessel.started
+        if vessel.running:
             self._attend()
-        return Started(str(found["Id"])) if found is not None and (self._running or self.left) else None
+        return Started(vessel.id) if vessel.id and (vessel.running or vessel.ended) else None
 
     def detach(self) -> None:
         self._containers.watch.forget(self._id)
@@ -156,8 +125,7 @@ class Docker(Written):
         self.look_at_log()
         if self.result is not None:
             return await self.exited(self.result)
-        ended = self._ended or Ended(None)
-        words = await self._last_words()
+        ended, words = self._vessel.ended or Ended(), await self._vessel.last_words()
         message = f"{ended.sentence}\n{words}" if words else ended.sentence
         if ended.oom:
             return Exited(ended.exit_code or 137, message, oom=True)
@@ -222,33 +190,18 @@ class Docker(Written):
 
     async def _start(self, gpu_ids: Sequence[str], noted: Noted) -> str:
         """Unless there is or was one: the commands of a task never run twice."""
-        found = await self._inspect()
-        if found is None:
+        vessel = self._vessel
+        if not await vessel.look():
             plan = await self._plan()
             await noted(partial(self._write_assignment, gpu_ids, plan.image))
-            with suppress(Conflict):
-                # By its name: an earlier try of ours made it after all.
-                params = {"name": self._name}
-                await self._engine.ask("POST", "/containers/create", container.body(plan), params=params)
-            found = await self._inspect()
-            if found is None:
-                raise Broken("Its container was created, and is not there.", code="container")
+            await vessel.make(container.body(plan))
         self._attend()
-        if not self._running and not self.left:
-            await self._start_it()
-            self._running = True
+        if not vessel.running and vessel.ended is None:
+            await vessel.start()
             # It may have ended before we said that we care.
             self._ask()
         self._job = None
-        return str(found["Id"])
-
-    async def _start_it(self) -> None:
-        try:
-            await self._engine.ask("POST", f"/containers/{self._name}/start")
-        except Broken as error:
-            if any(said in error.sentence for said in _PORT_TAKEN):
-                raise PortTaken(error.sentence) from error
-            raise
+        return vessel.id
 
     async def _plan(self) -> Plan:
         order = wanted(self._order)
@@ -301,31 +254,14 @@ class Docker(Written):
         if self._nudge is None:
             self._nudge = Nudge(self._box, self._looked)
 
-    async def _inspect(self) -> dict[str, Any] | None:
-        try:
-            found: dict[str, Any] = await self._engine.ask("GET", f"/containers/{self._name}/json")
-        except NotFound:
-            return None
-        state = found["State"]
-        if state["Status"] in _ENDED:
-            self._ended = Ended(state["ExitCode"], bool(state.get("OOMKilled")), state.get("Error") or "")
-            self._running = False
-        elif state["Status"] != "created":
-            self._running = True
-        return found
-
-    def _vanished(self) -> None:
-        self._ended, self._running = self._ended or Ended(None), False
-
     def _ask(self) -> None:
         """Whether it still runs; one question at a time."""
-        if self._running and (self._asking is None or self._asking.done()):
+        if self._vessel.running and (self._asking is None or self._asking.done()):
             self._asking = asyncio.get_running_loop().create_task(self._ask_once())
 
     async def _ask_once(self) -> None:
         try:
-            if await self._inspect() is None:
-                self._vanished()
+            await self._vessel.look()
         except StokerError:
             # Asked again when the engine is back.
             return
@@ -338,14 +274,13 @@ class Docker(Written):
         self.look()
         order = Stop(fence=fence, grace_s=grace_s)
         # Before the engine is asked for anything: it may be away.
-        asked = self._running and self.result is None and await self._ask_to_stop(order)
-        if await self._inspect() is None and self._started:
-            self._vanished()
-        if self._running:
+        asked = self._vessel.running and self.result is None and await self._ask_to_stop(order)
+        await self._vessel.look()
+        if self._vessel.running:
             self._attend()
             await self._end(order, asked=asked)
         self.look()
-        await self._remove()
+        await self._vessel.remove()
         self.detach()
         with suppress(FileNotFoundError):
             os.unlink(self._socket)
@@ -355,69 +290,33 @@ class Docker(Written):
 
     async def _end(self, order: Stop, *, asked: bool) -> None:
         deadline = asyncio.get_running_loop().time() + RUNNER_UP_S
-        while self._running and self.result is None and not asked:
+        while self._vessel.running and self.result is None and not asked:
             # It is on its way up: what is sent to the first process of a container before it listens is lost.
             if asyncio.get_running_loop().time() > deadline:
                 # It has heard later orders than ours, or hangs: a signal has no fence.
-                await self._signal("SIGTERM")
+                await self._vessel.signal("SIGTERM")
                 break
             await self._result_within(UP_LOOK_S)
             asked = await self._ask_to_stop(order)
         await self._result_within((order.grace_s or 0.0) + KILL_MARGIN_S)
         for number, within_s in (("SIGTERM", RUNNER_LEAVES_S), ("SIGKILL", KILLED_S)):
-            if not self._running:
+            if not self._vessel.running:
                 return
-            await self._signal(number)
+            await self._vessel.signal(number)
             await self._leaves(within_s)
-        if self._running:
+        if self._vessel.running:
             raise Broken("Its container was killed and does not go away.", code="unkillable")
-
-    async def _signal(self, number: str) -> None:
-        # One that has just ended hears nothing.
-        with suppress(Conflict, NotFound):
-            await self._engine.ask("POST", f"/containers/{self._name}/kill", params={"signal": number})
 
     async def _leaves(self, within_s: float) -> None:
         """The engine says when it has; we ask too, since it may have said so before we listened."""
         deadline = asyncio.get_running_loop().time() + within_s
-        while self._running and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
+        while self._vessel.running and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
             self._stirred.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, 0.5)):
                     await self._stirred.wait()
-            if self._running and await self._inspect() is None:
-                self._vanished()
-
-    async def _remove(self) -> None:
-        deadline = asyncio.get_running_loop().time() + KILLED_S
-        while True:
-            try:
-                await self._engine.ask("DELETE", f"/containers/{self._name}", params={"force": "1", "v": "1"})
-            except NotFound:
-                return
-            except Conflict as error:
-                # Somebody else removes it just now.
-                if asyncio.get_running_loop().time() > deadline:
-                    raise Broken(error.sentence, code="container") from error
-            await asyncio.sleep(_REMOVED_LOOK_S)
-
-    async def _last_words(self) -> str:
-        """Of the container itself: of a runner that did not come up, or of what the engine tried to start."""
-        with suppress(StokerError):
-            params = {"stdout": "1", "stderr": "1", "tail": str(_WORDS)}
-            said = await self._engine.ask("GET", f"/containers/{self._name}/logs", params=params)
-            return demultiplexed(said).decode(errors="replace").strip()[-TAIL_BYTES:]
-        return ""
-
-
-def demultiplexed(data: bytes) -> bytes:
-    """Both streams in one: each piece has eight bytes before it, the last four of which are its length."""
-    text = bytearray()
-    while len(data) >= 8:
-        end = 8 + int.from_bytes(data[4:8], "big")
-        text += data[8:end]
-        data = data[end:]
-    return bytes(text)
+            if self._vessel.running:
+                await self._vessel.look()
 
 
 class Throttled:

@@ -4,10 +4,12 @@
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from stoker.wire.configuration import TaskConfiguration, json_schema
+from stoker.wire.container import Images
 from stoker.wire.fleet import FleetConfiguration
 from stoker.wire.revision import HARMLESS
 from stoker.wire.schedule import ScheduleConfiguration
@@ -17,9 +19,9 @@ FLEET_PAGE: Final = Path(__file__).parent / "reference" / "fleet.md"
 _HEAD: Final = """\
 # A task's configuration
 
-Printed by `make docs` from the model that reads it. Only `type` and `commands` (or `groups` that have them) have to
-be there; a wrong key or value is refused with its line and the nearest valid name. `GET /api/schema/task` is the same
-as JSON Schema, for editors.
+Printed by `make docs` from the model that reads it. Only `type` and `commands` (or `groups` that have them, or an
+`image` with a program of its own) have to be there; a wrong key or value is refused with its line and the nearest valid
+name. `GET /api/schema/task` is the same as JSON Schema, for editors.
 """
 _SCHEDULE: Final = """\
 A run with a schedule is accepted as PENDING and starts a round at each trigger: `schedule: "0 3 * * *"`, a list of such
@@ -82,6 +84,30 @@ In `name`, `commands`, `setup`, `env` and `working_dir` of a file or a profile, 
 
 What is filled in is never looked at again. Inside of `[ ]` and `{ }` of YAML an expression needs quotes around it.
 Whatever else begins with `${{` is refused with its line, and so are words that no expression takes."""
+_CONTAINERS: Final = """
+## Containers
+
+A task that says `image`, `python` or `docker: true` runs in a container; any other is a process of its host. It is
+placed only where a container engine answers (Docker, by `DOCKER_HOST` or at `/run/docker.sock`, with an agent that is
+root), and `stoker why` says where there is none.
+
+- **The image** needs nothing of Stoker, no Python and no shell. `python: "3.12"` stands for `{python}`, and for
+  `{cuda}` where GPUs are asked for; `docker: true` alone for
+  `{docker}`. The server takes others from `STOKER_IMAGE_PYTHON`, `STOKER_IMAGE_CUDA` and `STOKER_IMAGE_DOCKER`, in
+  which `{{python}}` is the version.
+  It is pulled where it is not there, for at most an hour; how far it is stands in `stoker ps`. One that was pulled goes
+  when nobody has used it for a week, or when its disk gets full.
+- **Commands** are run by the image's `sh`, in the job's own directory `/stoker/task/work`, with the variables of the
+  image below those of the job. With an `entrypoint` they are its arguments: it is started with the shell and the
+  commands behind it. Without commands the `entrypoint` is run, or the program of the image. `shell: none` runs one
+  command without a shell: `commands: ["/app --flag"]`.
+- **Its user** is `user`, or the one that the image names: `app`, `1000`, `app:staff`. Its `HOME` is that user's.
+- **Its network** is the host's where it has the whole machine or is one of several nodes. Otherwise it is one of its
+  own, and `ports` are reached at other ports of its host, on 127.0.0.1.
+- **Its GPUs** are those that it was given, and no others.
+- **All rights on the host**, `privileged` and `docker`, are for fleets that say `allow_privileged: true`; the server's
+  own host allows them as long as the server has one user, unless its fleet says `false`.
+- **Secrets.** The password of `registry_auth` is stored with the run and shown to nobody again."""
 _TAIL: Final = """
 ## What a job sees
 
@@ -174,6 +200,7 @@ Until it is well nothing new is placed on it, and what runs there goes on.
 _BELOW: Final = (
     ("Resources", "Resources", "resources."),
     ("Groups", "Group", "groups[]."),
+    ("Registry", "Login", "registry_auth."),
     ("Retry", "Retry", "retry."),
     ("Utilization policy", "UtilizationPolicy", "utilization_policy."),
     ("Disconnect", "Disconnect", "disconnect."),
@@ -188,7 +215,8 @@ def page() -> str:
     keys = ", ".join(f"`{key}`" for key in HARMLESS if key in TaskConfiguration.model_fields)
     schedule = ScheduleConfiguration.model_json_schema()
     parts += ["", "## Schedule", "", _SCHEDULE, *_table(schedule, "schedule.")]
-    parts += [_ROUNDS.format(keys=keys), _PROFILES, _TAIL]
+    images = asdict(Images())
+    parts += [_ROUNDS.format(keys=keys), _PROFILES, _CONTAINERS.format(**images), _TAIL]
     return "\n".join(parts)
 
 
@@ -219,7 +247,13 @@ def _meaning(name: str, told: Mapping[str, Any]) -> str:
 
 _MEANINGS: Final = {
     "name": "At most 63 small letters, digits and hyphens; one unfinished run of a project has it.",
-    "shell": "The one that runs the commands: a name or a path.",
+    "shell": "The one that runs the commands: a name or a path; `none`: the one command is run without.",
+    "image": "Run it in a container of this image; more is below.",
+    "python": 'Run it in a container that has this Python: `"3.12"`.',
+    "registry_auth": "Of the image's registry: a map, the keys are below.",
+    "registry_auth.password": "Shown to nobody again.",
+    "registry_auth.username": "",
+    "ports": "Ports on which its container listens: `[8000]`.",
     "type": "`task`: commands that run to their end.",
     "env": "Variables: a map, or a list of `NAME=value`. A name without a value takes yours.",
     "resources": "What each job needs; the keys are below.",
@@ -257,6 +291,10 @@ _FLEET_MEANINGS: Final = {
     "resources": ("Which machines it may be made of.", "any"),
     "idle_duration": ("How long one above the least may be idle before it goes: 90s, 15m, 2d, or `off`.", "5m"),
     "max_price": ("Of one machine, an hour.", "any"),
+    "allow_privileged": (
+        "Whether tasks may say `privileged` or `docker`, and so be root on its hosts.",
+        "no; of `local` yes, while the server has one user",
+    ),
     "blocks": (
         "Into how many equal parts a machine is divided; `auto`: one a GPU, else sixteen a CPU.",
         "1; of `local` `auto`",
@@ -284,6 +322,15 @@ _DEFAULTS: Final = {
     "env": "none",
     "working_dir": "the job's own",
     "shell": "`sh`",
+    "image": "a process",
+    "python": "a process",
+    "registry_auth": "none",
+    "entrypoint": "none",
+    "user": "the image's",
+    "privileged": "no",
+    "docker": "no",
+    "ports": "none",
+    "resources.shm_size": "64MB",
     "tty": "no",
     "resources": "a small share",
     "schedule": "it runs once",

@@ -124,6 +124,6 @@ def test_a_host_has_no_more_than_its_machine_whatever_its_groups_say() -> None:
 
 
 def test_this_machine_is_read_too(tmp_path: Path) -> None:
-    seen = host.look(tmp_path, (), cgroups=False, project_id=None)
+    seen = host.look(tmp_path, (), cgroups=False, project_id=None, docker="")
     assert 0 < seen.cpus <= len(os.sched_getaffinity(0))
     assert 0 < seen.memory_mb <= psutil.virtual_memory().total // 1024**2

@@ -95,6 +95,8 @@ class House:
     def __init__(self, home: Path, url: str) -> None:
         self.home, self._url = home, url
         self.machines: list[Machine] = []
+        self.prepare: Callable[[Path], object] = lambda home: None
+        """What is done with the home of a machine before its shim is started."""
         self._served: Served | None = None
 
     @property
@@ -119,6 +121,7 @@ class House:
         """One more, of this very host, with a shim of its own."""
         home = self.home / f"m{len(self.machines)}" / "shim"
         home.parent.mkdir(mode=0o711)
+        self.prepare(home)
         address, token = await find_shim(home)
         info = await look(address, token)
         one = Machine(home, InstanceId(await asyncio.to_thread(host_id, home)))

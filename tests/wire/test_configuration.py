@@ -73,6 +73,13 @@ retry:
 fleets: [cloud, local]
 schedule: 0 3 * * *
 hold: true
+image: registry.example.com/team/train:v1
+registry_auth: {username: me, password: x}
+entrypoint: [tini, --]
+user: app
+privileged: true
+docker: true
+ports: [8000]
 """
 
 
@@ -86,7 +93,7 @@ def test_every_key_is_understood() -> None:
         max_parallel=3, stop_criteria=StopCriteria.MASTER_DONE, startup_order=StartupOrder.WORKERS_FIRST,
         retry=Retry(frozenset({RetryEvent.INTERRUPTION}), None, 5), disconnect=Disconnect(600.0, 1800.0),
         fleets=("cloud", "local"),
-        schedule=Schedule(("0 3 * * *",)), hold=True,
+        schedule=Schedule(("0 3 * * *",)), hold=True, privileged=True, waiting_runner_s=4200.0,
     )  # fmt: skip
     request = to_request(task.resources)
     assert request.cpu == Range(2)
@@ -216,10 +223,10 @@ def test_a_value_of_a_variable_may_hold_anything_but_nul() -> None:
 
 def test_the_schema_for_editors_knows_every_key_and_says_what_it_is_for() -> None:
     schema = json_schema()
-    assert set(schema["properties"]) == {*to_json_keys(), "groups"}
+    assert set(schema["properties"]) == {*to_json_keys(), "groups", "python"}
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["type"]
-    assert schema["anyOf"] == [{"required": ["commands"]}, {"required": ["groups"]}]
+    assert schema["anyOf"] == [{"required": [key]} for key in ("commands", "groups", "image", "entrypoint")]
     for key in ("max_duration", "start_timeout", "stop_duration", "setup", "priority", "env", "name"):
         assert "description" in json.dumps(schema["properties"][key])
 

@@ -26,6 +26,7 @@ spot_policy: spot
 max_price: 2.5
 placement: cluster
 blocks: auto
+allow_privileged: true
 tags: {team: vision, budget: 3}
 """
 

@@ -17,7 +17,7 @@ from stoker.core.errors import UserError
 if TYPE_CHECKING:
     from stoker.wire.yaml import Pairs
 
-AS_WRITTEN: Final = ("commands", "setup", "env")
+AS_WRITTEN: Final = ("commands", "setup", "env", "python", "entrypoint")
 """As in `wire/configuration.py`: below these, `true` is a word."""
 INSIDE: Final = "groups"
 

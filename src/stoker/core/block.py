@@ -24,6 +24,8 @@ AUTO = "auto"
 AUTO_BLOCKS_PER_CPU = 16
 MAX_BLOCKS = 16_384
 WHOLE = "a whole instance"
+ENGINE = "docker"
+"""The limit that a container meets where there is nothing to run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ def gpu_indices(capacity: Capacity, total: int, numbers: Iterable[int]) -> tuple
 
 def need(capacity: Capacity, total: int, request: Request, *, whole: bool = False) -> int | Misfit:
     """The fewest blocks whose share satisfies the request, on an empty machine."""
+    if request.container and not capacity.docker:
+        return Misfit(ENGINE, "has no Docker engine", 1, 0)
     least, step, most = 1, 1, total
     if request.gpu is not None:
         found = _gpu_need(capacity, total, request.gpu)

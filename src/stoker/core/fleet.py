@@ -34,6 +34,9 @@ class Fleet:
     """How each of its machines is divided; None: as it is offered."""
     resources: Request = ANYTHING
     """Which machines it may be made of."""
+    allow_privileged: bool | None = None
+    """Whether jobs may be root on its hosts: in privileged containers, or with the container engine inside. None: on
+    the server's own host, as long as nobody but one person uses the server."""
 
     def __post_init__(self) -> None:
         if self.min_nodes < 0 or (self.max_nodes is not None and self.max_nodes < self.min_nodes):

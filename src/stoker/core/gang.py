@@ -29,6 +29,7 @@ class Gang:
     absent: tuple[str, ...] = ()  # names of fleets that it may use and that are not there any more
     ready: bool = True  # False: an earlier submission of it has not finished yet
     project_id: ProjectId | None = None
+    refused: str = ""  # why there is no fleet that would let it in, where there is none
 
     @property
     def turn(self) -> tuple[int, float, int, int]:
@@ -39,7 +40,7 @@ class Gang:
         """Another one that asks for the same. Thousands wait, and `replace` would cost more than their plan."""
         return Gang(
             run_id, replica, submitted_at, self.jobs, self.priority, self.whole, self.on_no_capacity, self.fleets,
-            self.absent, self.ready, self.project_id,
+            self.absent, self.ready, self.project_id, self.refused,
         )  # fmt: skip
 
     def like(self, other: "Gang") -> bool:

@@ -4,6 +4,8 @@ The row exists before a provider is asked, and stays unfinished until the provid
 agent, or a person) confirms that the machine is gone: nothing we started is ever forgotten.
 """
 
+from dataclasses import replace
+
 from stoker.core.block import Blocks
 from stoker.core.instance_facts import (
     COMING,
@@ -65,7 +67,15 @@ def mark_heard(instance: Instance, event: Heard, now: float) -> Then:
 
 def note_health(instance: Instance, event: Examined, now: float) -> Then:
     """What runs there runs on: it may need nothing of what is wrong, and only its owner knows."""
-    return ask(health=event.health, note=f"unhealthy: {event.health}" if event.health else "well again")
+    notes: list[str] = []
+    capacity = instance.blocks.capacity
+    if event.health != instance.health:
+        notes.append(f"unhealthy: {event.health}" if event.health else "well again")
+    if engine_changed(instance, event):
+        capacity = replace(capacity, docker=event.docker is True)
+        notes.append("has a container engine" if event.docker else "its container engine does not answer")
+    blocks = Blocks(capacity, instance.blocks.total, instance.blocks.held)
+    return ask(health=event.health, blocks=blocks, note="; ".join(notes))
 
 
 def keep_handle(instance: Instance, event: Launched, now: float) -> Then:
@@ -189,7 +199,11 @@ def silent_before(instance: Instance, event: Event, now: float) -> bool:
 
 
 def health_changed(instance: Instance, event: Examined, now: float) -> bool:
-    return instance.health != event.health
+    return instance.health != event.health or engine_changed(instance, event)
+
+
+def engine_changed(instance: Instance, event: Examined) -> bool:
+    return event.docker is not None and event.docker is not instance.blocks.capacity.docker
 
 
 def forced(instance: Instance, event: DeleteAsked, now: float) -> bool:

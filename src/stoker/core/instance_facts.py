@@ -104,6 +104,8 @@ class Examined(Event):
     """Its shim says what is wrong with its host: a disk that is nearly full, a GPU that is gone; or nothing is."""
 
     health: str
+    docker: bool | None = None
+    """Whether a container engine answers there; None: that was not said."""
 
 
 @dataclass(frozen=True, slots=True)

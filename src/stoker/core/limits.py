@@ -19,6 +19,7 @@ MOST_COMMAND_CHARS = 65_536
 MOST_ENV = 1_000
 MOST_ENV_CHARS = 120_000
 """Of one variable with its name: Linux takes no longer one, nor a longer argument of a program."""
+MOST_PORTS = 100
 MOST_PATH_CHARS = 4_096
 MOST_DURATION_S = 10 * 365 * 24 * 3600.0
 LONGEST_GRACE_S = 7 * 24 * 3600.0

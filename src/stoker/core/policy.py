@@ -79,6 +79,8 @@ class Policy:
     """Names of those that it may use; None: any. One that is made anew under its name is meant again."""
     hold: bool = False
     """Nothing of it is placed until somebody releases it."""
+    privileged: bool = False
+    """Whoever runs it is root on its host: only where a fleet allows that."""
 
     def __post_init__(self) -> None:
         if self.size > MOST_JOBS_IN_A_RUN:

@@ -24,6 +24,8 @@ from stoker.core.quantity import (
 __all__ = ["ANY", "Capacity", "Gpu", "GpuRequest", "Range", "Request", "format_request", "parse_request"]
 
 KEYS = ("cpu", "memory", "disk", "gpu", "named")
+CONTAINER = "container"
+"""Follows from the rest of a configuration, and is kept with what it asks for."""
 _EXAMPLE = "{cpu: 2.., memory: 8GB, gpu: A100:1, named: {license: 2}}"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
@@ -38,6 +40,8 @@ class Request:
     gpu: GpuRequest | None = None
     # Equal requests are planned together, so a request must hash; a mapping cannot, and need not.
     named: Mapping[str, int] = field(default_factory=dict, hash=False)
+    container: bool = False
+    """It runs in one, so only where there is an engine."""
 
     def to_json(self) -> dict[str, Any]:
         return format_request(self)
@@ -59,6 +63,8 @@ class Capacity:
     disk_mb: int = 0
     gpus: tuple[Gpu, ...] = ()
     named: Mapping[str, int] = field(default_factory=dict, hash=False)
+    docker: bool = False
+    """There is a container engine, and it answers."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -70,13 +76,15 @@ class Capacity:
                 for gpu in self.gpus
             ],
             "named": dict(self.named),
+            **({"docker": True} if self.docker else {}),
         }
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Capacity":
         """Reads what `to_json` wrote; the outside world speaks through `wire`."""
         gpus = tuple(Gpu(gpu["index"], gpu["name"], gpu["memory_mb"], gpu["vendor"]) for gpu in value["gpus"])
-        return Capacity(value["cpu"], value["memory_mb"], value["disk_mb"], gpus, dict(value["named"]))
+        docker = value.get("docker", False)
+        return Capacity(value["cpu"], value["memory_mb"], value["disk_mb"], gpus, dict(value["named"]), docker)
 
 
 def parse_request(value: object) -> Request:
@@ -86,7 +94,7 @@ def parse_request(value: object) -> Request:
     if not isinstance(value, Mapping):
         raise UserError(f"resources: expected a mapping, got {value!r}.", hint=f"Write it as {_EXAMPLE}.")
     for key in value:
-        if key not in KEYS:
+        if key not in KEYS and key != CONTAINER:
             raise UserError(
                 f"resources: {key!r} is not one of {', '.join(KEYS)}.",
                 hint=f"A resource of your own goes under named, as in {_EXAMPLE}.",
@@ -98,6 +106,7 @@ def parse_request(value: object) -> Request:
         disk_mb=parse_size(given["disk"], "disk") if "disk" in given else ANY,
         gpu=parse_gpu(given["gpu"]) if "gpu" in given else None,
         named=_named(given.get("named", {})),
+        container=given.get(CONTAINER, False) is True,
     )
 
 
@@ -129,4 +138,6 @@ def format_request(request: Request) -> dict[str, Any]:
         plain["gpu"] = format_gpu(request.gpu)
     if request.named:
         plain["named"] = dict(request.named)
+    if request.container:
+        plain[CONTAINER] = True
     return plain

@@ -156,6 +156,8 @@ class PullProgressed(Event):
 class HookFailed(Event):
     hook: Hook
     message: str
+    reason: JobReason | None = None
+    """None: as the hook says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,7 @@ def run(task: ShimTask, event: Started, now: float) -> Then:
 
 
 def end_failed(task: ShimTask, event: HookFailed, now: float) -> Then:
-    return ask(*_undo(task.begun, 0.0), ending=True, reason=BLAME[event.hook], message=event.message)
+    return ask(*_undo(task.begun, 0.0), ending=True, reason=event.reason or BLAME[event.hook], message=event.message)
 
 
 def end_exited(task: ShimTask, event: Exited, now: float) -> Then:

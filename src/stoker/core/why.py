@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from stoker.core.block import Misfit, busy, pick, shortage
+from stoker.core.block import ENGINE, Misfit, busy, pick, shortage
 from stoker.core.board import Board, Scope, Seat
 from stoker.core.gang import Gang, InstanceRoom, ease
 from stoker.core.ids import FleetId, InstanceId, ProjectId, RunId
@@ -168,7 +168,7 @@ def explain(view: Outlook, gang: Gang, *, detailed: bool) -> Why:
         too_many = next((why for one in cases if (why := _too_many(view.board, one))), None)
         why = too_many or _waiting(view.board, case, view.kept.get(id(gang), 0))
     elif case.misfits:
-        why = _impossible(case)
+        why = _impossible(view.board, case)
     else:
         why = _none(view.board, case)
     if gang.absent and why.code is not WhyCode.NO_FLEET:
@@ -209,6 +209,8 @@ def _scope(gang: Gang) -> Scope:
 
 
 def _none(board: Board, case: _Case) -> Why:
+    if case.gang.refused:
+        return case.why(WhyCode.NO_FLEET, case.gang.refused)
     if case.gang.absent and not case.gang.fleets:
         return case.why(WhyCode.NO_FLEET, f"{_missing(case.gang)}, and it may use no other")
     others = sum(case.gang.fleets is None or room.fleet_id in case.gang.fleets for room in board.instances)
@@ -245,8 +247,10 @@ def _reason(case: _Case, seat: Seat, room: InstanceRoom, n: int | Misfit) -> str
     return busy(seat.capacity, seat.total, seat.free_count, n, case.request).sentence
 
 
-def _impossible(case: _Case) -> Why:
+def _impossible(board: Board, case: _Case) -> Why:
     """Told by the machine that comes closest."""
+    if all(misfit.code == ENGINE for misfit in case.misfits):
+        return _no_engine(board, case)
 
     def closeness(misfit: Misfit) -> tuple[int, float]:
         order = _CLOSENESS.index(misfit.code) if misfit.code in _CLOSENESS else len(_CLOSENESS)
@@ -255,6 +259,19 @@ def _impossible(case: _Case) -> Why:
     closest = max(case.misfits, key=closeness)
     sentence = f"no instance and no offer could ever hold it: the closest {closest.sentence}"
     return case.why(WhyCode.IMPOSSIBLE, sentence, closest.needs, closest.has, closest.code)
+
+
+def _no_engine(board: Board, case: _Case) -> Why:
+    scope = _scope(case.gang)
+    names = [_called(room) for room in board.instances if scope.admits(room.fleet_id, room.project_id)]
+    if not names:
+        sentence = "it runs in a container, and no machine that could be launched has a Docker engine"
+    else:
+        others = (
+            f", nor have {len(names) - 1} others" if len(names) > 2 else f", nor has {names[1]}" if names[1:] else ""
+        )
+        sentence = f"it runs in a container, and {names[0]} has no Docker engine{others}"
+    return case.why(WhyCode.IMPOSSIBLE, sentence, 1, 0, ENGINE)
 
 
 def _too_many(board: Board, case: _Case) -> Why | None:

@@ -1,5 +1,6 @@
 """Orders to agents, made of what is stored of a run."""
 
+import shlex
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
@@ -11,6 +12,7 @@ from stoker.core.errors import Unavailable
 from stoker.core.ids import InstanceId, JobId
 from stoker.core.limits import LOG_QUOTA_BYTES, LONGEST_GRACE_S
 from stoker.core.resources import Request
+from stoker.core.shim_task import Runtime
 from stoker.core.warning import WarnSignal
 from stoker.store import order as order_store
 from stoker.store.database import Database
@@ -19,11 +21,13 @@ from stoker.store.order import Brief, Peer
 from stoker.store.outbox import Errand
 from stoker.store.run import need_of, policy_of
 from stoker.wire.configuration import TaskConfiguration, restored
-from stoker.wire.group import part_of
+from stoker.wire.container import Images, to_container
+from stoker.wire.group import NO_SHELL, part_of
 from stoker.wire.runner import JobOrder, Utilization, Warning
 from stoker.wire.shim import TaskOrder
 
 REMEMBERED = 1024
+DEFAULT_IMAGES = Images()
 
 TokenOf = Callable[[JobId], str]
 
@@ -32,8 +36,8 @@ class StoredOrders:
     """Where a job is does not change once it is placed. What it is told may: its run is changed in place while it
     waits for the other nodes or for its image. So what was read serves the orders of one try, which come at once."""
 
-    def __init__(self, database: Database, token_of: TokenOf) -> None:
-        self._database, self._token_of = database, token_of
+    def __init__(self, database: Database, token_of: TokenOf, images: Images = DEFAULT_IMAGES) -> None:
+        self._database, self._token_of, self._images = database, token_of, images
         self._known: OrderedDict[JobId, tuple[tuple[UUID, int], Brief]] = OrderedDict()
 
     async def place(self, job_id: JobId) -> InstanceId:
@@ -45,24 +49,30 @@ class StoredOrders:
     async def task(self, errand: Errand, job: JobOrder | None) -> TaskOrder:
         brief = await self._brief(errand)
         request = need_of(brief.resources).of(brief.node)
-        disconnect = policy_of(brief.policy).disconnect
+        policy = policy_of(brief.policy)
+        # Of a machine that is all its own nobody else hears what it says on the network.
+        whole = policy.nodes > 1 or len(brief.blocks) == brief.total
+        container = to_container(_configuration(brief.configuration), brief.node, self._images, whole=whole)
         return TaskOrder(
             id=errand.target,
             fence=errand.fence,
             name=brief.run_name,
             project_id=brief.project_id,
+            runtime=Runtime.PROCESS if container is None else Runtime.DOCKER,
+            container=container,
             token=self._token_of(JobId(errand.target)),
             # A range without an end is a wish for more, not a limit.
             cpu=request.cpu.hi,
             memory_mb=None if request.memory_mb.hi is None else int(request.memory_mb.hi),
             gpu_indices=_gpus(brief),
-            stop_after_s=None if disconnect is None else disconnect.stop_after_s,
+            stop_after_s=None if policy.disconnect is None else policy.disconnect.stop_after_s,
             job=job,
         )
 
     async def job(self, errand: Errand) -> JobOrder:
         brief = await self._brief(errand)
         policy, configuration = policy_of(brief.policy), _configuration(brief.configuration)
+        direct = configuration.shell == NO_SHELL
         part, peers = part_of(configuration, brief.node), await self._peers(brief, policy.nodes)
         return JobOrder(
             fence=errand.fence,
@@ -80,8 +90,9 @@ class StoredOrders:
             gpus_per_node=len(_gpus(brief)),
             gpus_num=sum(len(_gpus(peer)) for peer in peers),
             setup=part.setup,
-            commands=part.commands,
-            shell=configuration.shell or "/bin/sh",
+            commands=() if direct else part.commands,
+            argv=tuple(shlex.split(part.commands[0])) if direct and part.commands else (),
+            shell="/bin/sh" if direct or configuration.shell is None else configuration.shell,
             env={name: value for name, value in part.env.items() if value is not None},
             working_dir=configuration.working_dir,
             tty=configuration.tty,

@@ -65,13 +65,14 @@ async def look(
     *,
     besides: Gang,
     fleets: tuple[str, ...] | None = None,
+    privileged: bool = False,
 ) -> tuple[Plan, Gang, Scene]:
     """The plan of the next pass, with a gang that does not exist yet, which may use `fleets` of these names: it is told
     of, and given back with what these are."""
     terrain = await survey(tx, rooms)
     gangs = [gang_of(row, terrain) for row in within(await tx.fetch(WAITING, MOST_GANGS))]
-    usable = terrain.usable(fleets, besides.project_id)
-    mine = replace(besides, fleets=usable.fleets, absent=usable.absent)
+    usable = terrain.usable(fleets, besides.project_id, privileged=privileged)
+    mine = replace(besides, fleets=usable.fleets, absent=usable.absent, refused=usable.refused)
     seen = _scene(terrain, merchant, now)
     made = plan([*gangs, mine], *seen, now=now, detail={mine.run_id}, told=lambda gang: gang is mine)
     return made, mine, seen

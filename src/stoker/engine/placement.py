@@ -163,11 +163,11 @@ def within(rows: Sequence[Record]) -> list[Record]:
 
 def gang_of(row: Mapping[str, Any] | Record, terrain: Terrain) -> Gang:
     policy, need = policy_of(row["policy"]), need_of(row["resources"])
-    usable = terrain.usable(policy.fleets, row["project_id"])
+    usable = terrain.usable(policy.fleets, row["project_id"], privileged=policy.privileged)
     return Gang(
         run_id=row["run_id"], replica=row["replica"], submitted_at=row["submitted_at"],
         jobs=tuple((job, need.of(node)) for job, node in zip(row["jobs"], row["nodes"], strict=True)),
         priority=policy.priority, whole=policy.nodes > 1,
         on_no_capacity=policy.on_no_capacity, ready=not row["held_up"], project_id=row["project_id"],
-        fleets=usable.fleets, absent=usable.absent,
+        fleets=usable.fleets, absent=usable.absent, refused=usable.refused,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stoker.core.fleet import Fleet, redivided, site_of
 from stoker.core.gang import InstanceRoom
@@ -15,12 +15,16 @@ from stoker.store.database import Connection
 from stoker.store.fleet import Standing
 from stoker.store.instance import Unfinished
 
+NOT_ALLOWED: Final = "it asks for all rights on its host, and no fleet that it may use says allow_privileged: true"
+
 
 class Usable(NamedTuple):
     """Which fleets a run may use; None: any. `absent` are names that nothing stands for any more."""
 
     fleets: frozenset[FleetId] | None
     absent: tuple[str, ...] = ()
+    refused: str = ""
+    """Why it may use none, where they would be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,22 @@ class Terrain:
         rooms = (one.policy.room(one.id, one.project_id, mine.get(one.id, [])) for one in self.fleets)
         return [room for room in rooms if room is not None]
 
-    def usable(self, names: tuple[str, ...] | None, project_id: ProjectId | None) -> Usable:
+    def usable(
+        self, names: tuple[str, ...] | None, project_id: ProjectId | None, *, privileged: bool = False
+    ) -> Usable:
+        """`privileged`: only those that allow it."""
+        found = self._named(names, project_id)
+        if not privileged:
+            return found
+        allowed = frozenset(
+            one.id
+            for one in self.fleets
+            if one.allows_privileged and one.project_id in (None, project_id) and not one.policy.deleting
+        )
+        fleets = allowed if found.fleets is None else allowed & found.fleets
+        return found._replace(fleets=fleets, refused="" if fleets else NOT_ALLOWED)
+
+    def _named(self, names: tuple[str, ...] | None, project_id: ProjectId | None) -> Usable:
         if names is None:
             return Usable(None)
         ids = {(one.name, one.project_id): one.id for one in self.fleets if not one.policy.deleting}

@@ -24,6 +24,7 @@ from stoker.engine.commit import Committer
 from stoker.engine.log_pump import LogPump
 from stoker.engine.loop import Counts
 from stoker.engine.news import end_of, task_lost
+from stoker.engine.pulls import Pulls
 from stoker.store import host as host_store
 from stoker.store import instance as instance_store
 from stoker.store.database import Database
@@ -60,9 +61,10 @@ class Watch:
         pump: LogPump,
         epoch: Callable[[], int],
         refused: "Refused | None" = None,
+        pulls: Pulls | None = None,
     ) -> None:
         self._database, self._committer, self._agents, self._pump = database, committer, agents, pump
-        self._epoch, self._refused = epoch, refused or _say_refused
+        self._epoch, self._refused, self._pulls = epoch, refused or _say_refused, pulls or Pulls()
         self._hosts: dict[InstanceId, asyncio.Task[None]] = {}
 
     async def once(self) -> Counts:
@@ -72,7 +74,7 @@ class Watch:
             self._hosts.pop(id).cancel()
         fresh = [id for id in wanted if id not in self._hosts or self._hosts[id].done()]
         for id in fresh:
-            watch = HostWatch(id, self._database, self._committer, self._agents, self._pump, self._refused)
+            watch = HostWatch(id, self._database, self._committer, self._agents, self._pump, self._refused, self._pulls)
             self._hosts[id] = asyncio.get_running_loop().create_task(watch.run(), name=f"watch {id}")
         return Counts(len(fresh))
 
@@ -93,8 +95,9 @@ class HostWatch:
         agents: Agents,
         pump: LogPump,
         refused: Refused,
+        pulls: Pulls,
     ) -> None:
-        self.id, self._refused = id, refused
+        self.id, self._refused, self._pulls = id, refused, pulls
         self._database, self._committer, self._agents, self._pump = database, committer, agents, pump
         self._cursor = ""
         self._unswept = False
@@ -106,7 +109,9 @@ class HostWatch:
         """Those of the last look: their runs and attempts never change, so only an unknown one needs another."""
         self._told: set[UUID] = set()
         """Those among them whose result was told, until all tasks are looked at again."""
-        self._health = ""
+        self._taken: set[UUID] = set()
+        """Those of which was told that their runner has its job."""
+        self._state = ("", False)
         """As it was told last; a complete look compares it with what is stored."""
         self._errands: dict[JobId, asyncio.Task[None]] = {}
 
@@ -139,7 +144,8 @@ class HostWatch:
         return old or self._unswept or self._failures > 0
 
     async def _hear(self, shim: Shim, changes: Changes) -> None:
-        ails = changes.health != self._health
+        state = (changes.health, bool(changes.docker))
+        ails = state != self._state
         if not changes.tasks and not changes.complete and not ails:
             # When nothing changes nothing is read and nothing is written; a complete look comes soon enough.
             return
@@ -149,9 +155,10 @@ class HostWatch:
             async with self._database.connection() as connection:
                 instance = await instance_store.get(connection, self.id)
                 self._residents = {one.id: one for one in await host_store.residents(connection, self.id)}
+            self._taken &= self._residents.keys()
             facts += self._answered(instance, self._residents.values())
-            if instance.health != changes.health:
-                examined.append(of_instance(self.id, inst.Examined(changes.health)))
+            if (instance.health, instance.blocks.capacity.docker) != state:
+                examined.append(of_instance(self.id, inst.Examined(*state)))
         told = set[UUID]() if changes.complete else self._told & self._residents.keys()
         for task in changes.tasks:
             if (resident := self._residents.get(task.id)) is not None:
@@ -159,6 +166,10 @@ class HostWatch:
                     facts.append(fact)
                     if task.result is not None:
                         told.add(task.id)
+                if task.id not in self._taken and (late := _taken_late(task, resident)) is not None:
+                    facts.append(late)
+                    self._taken.add(task.id)
+                self._pulls.heard(resident.run_id, task)
                 self._follow(task)
         if changes.complete:
             known = {task.id for task in changes.tasks}
@@ -166,7 +177,7 @@ class HostWatch:
         await self._tell(fact for fact in facts if fact is not None)
         # After the word that it answers: of a machine that is still coming nobody asks how it is.
         await self._tell(examined)
-        self._silent_since, self._told, self._health = None, told, changes.health
+        self._silent_since, self._told, self._state = None, told, state
         for task in changes.tasks:
             if task.id not in self._residents:
                 self._beside(JobId(task.id), self._sweep(shim, task))
@@ -259,6 +270,13 @@ class HostWatch:
 def _about(task: TaskInfo, resident: Resident) -> Fact | None:
     event = end_of(task, resident.attempt)
     return None if event is None else of_job(JobId(resident.id), RunId(resident.run_id), event)
+
+
+def _taken_late(task: TaskInfo, resident: Resident) -> Fact | None:
+    """Its image took so long to come that nobody waited for the runner to take its job."""
+    if not task.job_taken or task.result is not None or resident.state != job.S.PULLING:
+        return None
+    return of_job(JobId(resident.id), RunId(resident.run_id), job.RunnerAccepted(attempt=resident.attempt))
 
 
 async def _about_missing(shim: Shim, resident: Resident) -> Fact | None:

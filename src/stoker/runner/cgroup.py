@@ -4,8 +4,12 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from stoker.runner.proc import alive
+
+OF_A_CONTAINER: Final = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup")
+"""Where a container sees its own group, of version 1 and of version 2."""
 
 
 def enter(cgroups: Iterable[str]) -> list[str]:

@@ -47,8 +47,22 @@ def arguments(order: JobOrder, *, setup: bool = False) -> list[str]:
     return [order.shell, *stop, "-c", script(order.setup if setup else order.commands)]
 
 
+def boxed(order: JobOrder, assignment: Assignment) -> JobOrder:
+    """As its container has it: commands are handed to the entrypoint; without any, its image's own program is run."""
+    box = assignment.box
+    if box is None or order.argv:
+        return order
+    if not order.commands:
+        return order.model_copy(update={"argv": box.program})
+    if not box.entrypoint:
+        return order
+    return order.model_copy(update={"argv": (*box.entrypoint, *arguments(order)), "commands": ()})
+
+
 def missing(order: JobOrder, search_path: str) -> str:
     """What is not here of the programs that are started first; empty: nothing."""
+    if not order.commands and not order.argv:
+        return "there are no commands, and the image names no program of its own"
     if (order.setup or not order.argv) and not find_program(order.shell, search_path):
         return f"there is no shell {order.shell} here; without one, a job is a program with its arguments, and no setup"
     # One below the working directory is found by the kernel, from there.
@@ -64,15 +78,19 @@ def environment(
     """The job's own variables win over defaults, and ours win over the job's."""
     # Programs that ask for the name of a user who has none in the host's list would fail.
     user = host.get("USER", "stoker") if assignment.uid is None else f"stoker-{assignment.uid}"
+    home = str(place.work)
     defaults = {name: host[name] for name in _OF_THE_HOST if name in host}
+    if assignment.box is not None:
+        user, home, defaults = assignment.box.user, assignment.box.home, {}
     defaults |= {
         "PATH": SEARCH_PATH,
-        "HOME": str(place.work),
+        "HOME": home,
         "USER": user,
         "LOGNAME": user,
         "SHELL": order.shell,
         "PYTHONUNBUFFERED": "1",
         **({"TERM": "xterm-256color"} if order.tty else {}),
+        **(assignment.box.env if assignment.box is not None else {}),
         **_devices(assignment),
     }
     return defaults | order.env | _stoker(order) | _deadline(order, place, deadline_at)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stoker.runner import cgroup, proc
-from stoker.runner.command import arguments, environment, missing
+from stoker.runner.command import arguments, boxed, environment, missing
 from stoker.runner.limits import KILL_S, LINGER_S
 from stoker.runner.output import Channel, Output, open_pipes, open_terminal
 from stoker.runner.place import Place
@@ -62,7 +62,7 @@ class Job:
     def __init__(
         self, order: JobOrder, assignment: Assignment, place: Place, spool: Spool, reaper: Reaper, say: Say
     ) -> None:
-        self._order, self._assignment, self._place = order, assignment, place
+        self._order, self._assignment, self._place = boxed(order, assignment), assignment, place
         self._spool, self._reaper, self._say = spool, reaper, say
         self._user = user_of(assignment)
         self._groups: set[int] = set()
@@ -226,18 +226,21 @@ class Job:
         await output.drain()
 
     def _oom_kills(self) -> int:
-        counted = cgroup.oom_kills(self._assignment.cgroups)
+        counted = self._counted()
         return cgroup.oom_kills_of_host() if counted is None else counted
+
+    def _counted(self) -> int | None:
+        """Of its own groups, or of those that its container sees as its own."""
+        return cgroup.oom_kills(self._assignment.cgroups if self._assignment.box is None else cgroup.OF_A_CONTAINER)
 
     def _died_of_memory(self, ending: Ending, before: int) -> bool:
         if ending.exit_code == 0 or self._oom_kills() <= before:
             return False
         # Somewhere on the host somebody was; it was us if we were killed and it was not our own doing.
-        counted = cgroup.oom_kills(self._assignment.cgroups) is not None
-        return counted or (ending.signal == signal.SIGKILL and not self._killed.is_set())
+        return self._counted() is not None or (ending.signal == signal.SIGKILL and not self._killed.is_set())
 
 
 def user_of(assignment: Assignment) -> User | None:
     if assignment.uid is None or assignment.gid is None:
         return None
-    return User(assignment.uid, assignment.gid)
+    return User(assignment.uid, assignment.gid, assignment.box.groups if assignment.box else ())

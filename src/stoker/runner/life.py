@@ -249,7 +249,11 @@ class Life:
         self._stop(self._ordered().silence_grace_s if limit is Failure.SILENCE else None, sentence)
 
     def terminate(self) -> None:
-        """A signal, as the shim sends it: the job is stopped, and the log stays on disk for the shim to serve."""
+        """A signal, as the shim sends it: the job is stopped, and the log stays on disk for the shim to serve.
+
+        In a container it may come from an engine that is going down, which is no end of the job's own."""
+        if self._assignment.box is not None and self._job is not None:
+            self._exceeded(Failure.EXECUTOR, "Its container was stopped from outside.")
         self._leaving = True
         self._stop(None, "told to leave")
         self._move()

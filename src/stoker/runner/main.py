@@ -22,6 +22,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from stoker.core.errors import Broken
+from stoker.runner.box import settled
 from stoker.runner.identity import Identity
 from stoker.runner.job import user_of
 from stoker.runner.life import Life
@@ -56,11 +57,12 @@ def serve(directory: Path, listener: socket.socket) -> None:
     place = Place(directory)
     # First of all: whoever finds this directory must be able to tell whether we live.
     Identity.mine().write(place.identity)
-    assignment = Assignment.model_validate_json(place.assignment.read_bytes())
+    assignment = settled(Assignment.model_validate_json(place.assignment.read_bytes()), place)
     name_process("stoker-runner")
     adopt_orphans()
     if user_of(assignment) is not None:
-        confine()
+        # What a container allows its users is the image's affair.
+        confine(for_good=assignment.box is None)
     asyncio.run(_live(place, assignment, listener))
 
 

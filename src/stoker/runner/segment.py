@@ -144,12 +144,13 @@ class Segments:
         return self._directory / f"{base:020}.log"
 
 
-def bases_of(directory: Path) -> list[int]:
+def bases_of(directory: Path | int) -> list[int]:
+    """Of a directory, or of one that is open."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
-    return sorted(int(name[:-4]) for name in names if name.endswith(".log"))
+    return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal())
 
 
 def sync_directory(directory: Path) -> None:

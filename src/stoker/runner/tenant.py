@@ -28,6 +28,7 @@ class User:
 
     uid: int
     gid: int
+    groups: tuple[int, ...] = ()
 
 
 def name_process(name: str) -> None:
@@ -40,13 +41,14 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def confine() -> None:
-    """What is started from now on cannot become root again by a setuid program, and has none of our groups.
+def confine(*, for_good: bool = True) -> None:
+    """What is started from now on has none of our groups and, for good, cannot become root by a setuid program.
 
     Inherited by threads and children. Called by a runner that stays root while its job does not.
     """
     os.setgroups([])
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    if for_good:
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 @contextmanager
@@ -76,8 +78,11 @@ def become(user: User) -> None:
     numbers = _CALLS.get(os.uname().machine)
     if numbers is None:
         raise OSError(f"jobs cannot have a user of their own on {os.uname().machine}")
-    groups, gid, uid = (ctypes.c_uint32 * 1)(user.gid), ctypes.c_uint32(user.gid), ctypes.c_uint32(user.uid)
-    for number, arguments in zip(numbers, ((ctypes.c_long(1), groups), (gid, gid, gid), (uid, uid, uid)), strict=True):
+    wanted = user.groups or (user.gid,)
+    groups, gid, uid = (ctypes.c_uint32 * len(wanted))(*wanted), ctypes.c_uint32(user.gid), ctypes.c_uint32(user.uid)
+    for number, arguments in zip(
+        numbers, ((ctypes.c_long(len(wanted)), groups), (gid, gid, gid), (uid, uid, uid)), strict=True
+    ):
         _checked(_libc().syscall(ctypes.c_long(number), *arguments))
 
 

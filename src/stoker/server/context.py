@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from stoker.backends.dummy.steering import Steering
 from stoker.engine.engine import Engine
+from stoker.engine.pulls import Pulls
 from stoker.engine.rooms import Rooms
 from stoker.server.auth import Doorkeeper
 from stoker.server.log_hub import LogHub
@@ -42,6 +43,8 @@ class Context:
     """Of swarm tasks, that are stored while they come: each keeps a connection of the database."""
     sockets: Sockets
     rosters: Rosters
+    pulls: Pulls = field(default_factory=Pulls)
+    """Of images, on the hosts that this replica watches."""
     engine: Engine = field(init=False)
     dummy: Steering | None = None
     """The dummy backend, where there is one."""

@@ -56,7 +56,9 @@ class Hands(Agents):
         speakers: dict[str, Speaker] = {UNIX: LocalAgents(context.secret), DUMMY: self._backends.dummy.dummy.agents}
         self._lines = AgentWays(self._way, speakers)
         self._pump = LogPump(self._lines, context.logs, self)
-        self._orders = StoredOrders(context.database, lambda id: runner_token(context.secret, id))
+        self._orders = StoredOrders(
+            context.database, lambda id: runner_token(context.secret, id), context.settings.images
+        )
         jobs = JobPerformers(
             self._lines, self._orders, self._pump, lambda change: context.engine.commit(change), self._now
         )
@@ -126,8 +128,9 @@ class Hands(Agents):
         if self._watch is None:
             engine = self._context.engine
             self._watch = Watch(
-                self._context.database, engine.committer, self._lines, self._pump, lambda: engine.replica.epoch
-            )
+                self._context.database, engine.committer, self._lines, self._pump, lambda: engine.replica.epoch,
+                pulls=self._context.pulls,
+            )  # fmt: skip
         return await self._watch.once()
 
     async def _keep_shim(self) -> Counts:

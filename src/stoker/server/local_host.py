@@ -43,7 +43,7 @@ async def find_shim(home: Path, variables: Mapping[str, str] | None = None) -> t
 
 def instance_of(host: HostInfo, host_id: UUID, fleet_id: FleetId, blocks: int | str | None, now: float) -> Instance:
     gpus = tuple(Gpu(gpu.index, gpu.name, gpu.memory_mb, gpu.vendor) for gpu in host.gpus)
-    capacity = Capacity(whole(host.cpus), host.memory_mb, host.disk_mb, gpus)
+    capacity = Capacity(whole(host.cpus), host.memory_mb, host.disk_mb, gpus, docker=bool(host.docker))
     divided = Blocks(capacity, _divided(capacity, blocks))
     return Instance(InstanceId(host_id), fleet_id, "local", divided, entered_at=now, owned=True)
 

@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self
@@ -12,6 +12,7 @@ from stoker.core.errors import UserError
 from stoker.core.limits import LONGEST_LEASE_S
 from stoker.engine.swarm import LEASE_S
 from stoker.store.postgres import default_home, external_url
+from stoker.wire.container import Images
 from stoker.wire.duration import parse_duration
 
 DEFAULT_PORT: Final = 4400
@@ -35,6 +36,8 @@ class Settings:
     """Make an instance of the server's own host."""
     lease_s: float = LEASE_S
     """How long a worker of the swarm may be silent before its tasks move on."""
+    images: Images = field(default_factory=Images)
+    """Of tasks that name none."""
     log_level: str = "info"
     log_format: str = "console"
 
@@ -49,6 +52,7 @@ class Settings:
             "logs": Path(environ["STOKER_LOGS"]).expanduser().absolute() if environ.get("STOKER_LOGS") else None,
             "name": environ.get("STOKER_NAME") or "",
             "lease_s": _lease_s(environ.get("STOKER_LEASE") or str(LEASE_S)),
+            "images": Images.of(environ),
             "log_level": _one_of("STOKER_LOG_LEVEL", environ.get("STOKER_LOG_LEVEL") or "info", LOG_LEVELS),
             "log_format": _one_of("STOKER_LOG_FORMAT", environ.get("STOKER_LOG_FORMAT") or "console", LOG_FORMATS),
         }

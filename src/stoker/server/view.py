@@ -21,6 +21,7 @@ from stoker.core.run_facts import S as RunStatus
 from stoker.core.run_facts import Tally
 from stoker.core.schedule import Schedule as CoreSchedule
 from stoker.core.schedule import triggers_after
+from stoker.engine.pulls import Pulls
 from stoker.server.auth import Access
 from stoker.server.sentence import sentence
 from stoker.store import fleet as fleet_store
@@ -29,6 +30,7 @@ from stoker.store.event import Trouble as TroubleRow
 from stoker.store.instance import Shown, Tenant
 from stoker.store.run_list import Listed, ListedJob
 from stoker.store.run_spec import RunSpec
+from stoker.wire.container import HIDDEN, without_secrets
 from stoker.wire.event import Event, Trouble
 from stoker.wire.fleet import Fleet, FleetStatus
 from stoker.wire.instance import Instance, InstanceFree, InstanceGpu, InstanceJob, InstanceResources
@@ -39,8 +41,6 @@ from stoker.wire.time import moment, moment_or_none
 from stoker.wire.user import Role
 
 TRIGGERS_SHOWN = 5
-HIDDEN = "•••"
-"""In place of the value of a variable."""
 
 
 def run_of(listed: Listed, access: Access, jobs: Iterable[ListedJob] = ()) -> Run:
@@ -65,6 +65,15 @@ def run_of(listed: Listed, access: Access, jobs: Iterable[ListedJob] = ()) -> Ru
         retry_of=UUID(listed.retry_of) if listed.retry_of else None,
         jobs=tuple(map(job_of, jobs)),
     )
+
+
+def with_pulls(run: Run, pulls: Pulls) -> Run:
+    """What it waits for besides, where its image comes just now."""
+    if not (said := pulls.of_run(run.id)):
+        return run
+    jobs = tuple(job.model_copy(update={"message": pulls.of_job(job.id) or job.message}) for job in run.jobs)
+    message = "; ".join(part for part in (run.status_message, said) if part)
+    return run.model_copy(update={"status_message": message, "jobs": jobs})
 
 
 def schedule_of(listed: Listed, most: int) -> Schedule | None:
@@ -96,7 +105,7 @@ def configuration_of(listed: Listed, access: Access) -> dict[str, Any] | None:
     """A variable may be a secret of whoever submitted it: other users see that it is there."""
     if listed.configuration is None:
         return None
-    configuration: dict[str, Any] = json.loads(listed.configuration)
+    configuration = without_secrets(json.loads(listed.configuration))
     if listed.user != access.user and not access.may(Role.MANAGER):
         for one in (configuration, *configuration.get("groups", ())):
             if "env" in one:
@@ -166,6 +175,7 @@ def resources_of(capacity: Capacity) -> InstanceResources:
         disk_mb=capacity.disk_mb,
         gpus=tuple(gpus),
         named=dict(capacity.named),
+        docker=capacity.docker,
     )
 
 

@@ -16,6 +16,8 @@ from stoker.runner.place import write_file
 from stoker.shim import refuge
 
 LOCK: Final = "lock"
+BOX: Final = "box"
+SOCKET: Final = "runner.sock"
 
 
 class Home:
@@ -60,8 +62,22 @@ class Home:
             write_file(path, token.encode() + b"\n")
             return token
 
+    def id(self) -> str:
+        """Made at the first start: containers carry it, so that two shims with one engine know their own."""
+        path = self.root / "id"
+        try:
+            return path.read_text().strip()
+        except FileNotFoundError:
+            made = secrets.token_hex(6)
+            write_file(path, made.encode() + b"\n")
+            return made
+
     def directory(self, id: UUID) -> Path:
         return self.tasks / str(id)
+
+    def box(self, id: UUID) -> Path:
+        """What of a task's directory is mounted into its container: nothing else of ours can be reached from there."""
+        return self.directory(id) / BOX
 
     def socket(self, name: str) -> Path:
         """`shim.sock`, `notify.sock`, `fork.sock`."""
@@ -69,6 +85,11 @@ class Home:
 
     def runner_socket(self, id: UUID) -> Path:
         return self._short(self.directory(id) / "runner.sock", f"{id.hex}.sock")
+
+    def box_socket(self, id: UUID) -> Path:
+        """Where the runner of a container is reached. It makes the socket itself, within its box: where the path of
+        that is too long, a link of ours is short."""
+        return self._short(self.box(id) / SOCKET, f"{id.hex}.sock")
 
     def announce(self, address: Path) -> None:
         write_file(self.root / "address", f"{address}\n".encode())

@@ -79,7 +79,7 @@ def _text(said: str | bytes) -> str:
     return said.decode() if isinstance(said, bytes) else said
 
 
-def look(home: Path, gpus: tuple[HostGpu, ...], *, cgroups: bool, project_id: UUID | None) -> HostInfo:
+def look(home: Path, gpus: tuple[HostGpu, ...], *, cgroups: bool, project_id: UUID | None, docker: str) -> HostInfo:
     cpus, memory_mb = capacity(
         allowance.read(), cpus=len(os.sched_getaffinity(0)), memory_bytes=psutil.virtual_memory().total
     )
@@ -93,6 +93,7 @@ def look(home: Path, gpus: tuple[HostGpu, ...], *, cgroups: bool, project_id: UU
         root=os.geteuid() == 0,
         project_id=project_id,
         cgroups=cgroups,
+        docker=docker,
     )
 
 

@@ -34,6 +34,9 @@ UNDO_AGAIN_S = (0.2, 1.0, 5.0, 30.0)
 """After the first, second, … failure in a row."""
 DISK_FULL_AGAIN_S = 0.5
 
+RUNNER_UP_S, UP_LOOK_S = 3.0, 0.1
+"""How long, and how often, a runner that does not listen yet is asked to stop, before it is signalled."""
+
 # Looking.
 LOOK_S = 2.0
 """How often we look by ourselves at what no runner told us, and at how long the logs are."""
@@ -52,3 +55,17 @@ REMOVED_KEPT = 10_000
 """Fences of tasks that are gone."""
 DIARY_BYTES = 10 * 1024 * 1024
 """Of our own log, before a new one is begun; one old one is kept."""
+
+# Containers.
+ENGINE_AGAIN_S = 0.5
+"""How often we look for an engine that is not there."""
+ENGINE_LOOK_S = 10.0
+"""How often all containers are looked at, whatever their engine has said of them."""
+PULL_QUIET_S = 300.0
+"""A registry that says nothing for so long will not say anything any more."""
+PULL_SHOWN_S = 0.5
+IMAGE_UNUSED_S = 7 * 24 * 3600.0
+"""An image that we pulled and nobody used for so long is removed."""
+IMAGES_FREE_BYTES, IMAGES_FREE_SHARE = 20 * 1024**3, 0.10
+"""With less left on the disk of the images, whichever is less, the one that was not used for longest is removed."""
+PRUNE_S = 600.0

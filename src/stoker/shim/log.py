@@ -1,7 +1,7 @@
 """A task's log on disk, as its runner writes it: how far it goes, a piece of it, its last lines.
 
 Segments of whole frames, named by the offset of their first byte. The runner appends to the last one and may delete
-those at the beginning; we only read.
+those at the beginning; we only read, and no more than `shim/plain.py` allows.
 """
 
 import os
@@ -9,7 +9,9 @@ from bisect import bisect_right
 from pathlib import Path
 
 from stoker.core.errors import Unavailable, UserError
+from stoker.runner.limits import SEGMENT_BYTES
 from stoker.runner.segment import bases_of
+from stoker.shim import plain
 from stoker.shim.limits import TAIL_BYTES, TAIL_LINES
 from stoker.wire.frame import FRAME_BYTES, OVERHEAD, cut_short, decode, intact
 
@@ -26,7 +28,7 @@ class LogEnd:
         """Never less than before: what was read and deleted was there all the same."""
         size = self._size(self._base) if self._base >= 0 else None
         if size is None:
-            self._base = max(bases_of(self._directory), default=-1)
+            self._base = max(_bases(self._directory), default=-1)
             size = self._size(self._base) if self._base >= 0 else None
         while size:
             following = self._size(self._base + size)
@@ -39,14 +41,15 @@ class LogEnd:
 
     def _size(self, base: int) -> int | None:
         try:
-            return os.stat(_segment(self._directory, base)).st_size
+            with plain.opened_directory(self._directory) as directory:
+                return os.stat(_name(base), dir_fd=directory, follow_symlinks=False).st_size
         except FileNotFoundError:
             return None
 
 
 def read(directory: Path, offset: int, limit: int) -> bytes:
     """Whole frames from `offset` on, about `limit` bytes and at least one frame; nothing when there is none yet."""
-    bases = bases_of(directory)
+    bases = _bases(directory)
     place = bisect_right(bases, offset) - 1
     if place < 0:
         if bases:
@@ -57,7 +60,7 @@ def read(directory: Path, offset: int, limit: int) -> bytes:
             )
         return b""
     try:
-        data = _frames(_segment(directory, bases[place]), offset - bases[place], limit)
+        data = _frames(directory, bases[place], offset - bases[place], limit)
     except FileNotFoundError as error:
         raise Unavailable("That part of the log was forgotten just now.", code="log_offset") from error
     whole = intact(memoryview(data))
@@ -70,29 +73,30 @@ def read(directory: Path, offset: int, limit: int) -> bytes:
 
 def _is_end(directory: Path, bases: list[int], offset: int) -> bool:
     """A host that lost its power may have left anything behind the last whole frame: there the log ends."""
-    data = _segment(directory, bases[0]).read_bytes()
+    data = _whole(directory, bases[0])
     return len(bases) == 1 and intact(memoryview(data)) == offset - bases[0]
 
 
-def _frames(path: Path, start: int, limit: int) -> bytes:
-    with open(path, "rb") as file:
-        if start >= file.seek(0, os.SEEK_END):
-            return b""
-        file.seek(start)
-        data = file.read(max(limit, OVERHEAD))
+def _frames(directory: Path, base: int, start: int, limit: int) -> bytes:
+    with plain.opened_directory(directory) as place, plain.opened(_name(base), place) as file:
+        data = os.pread(file, max(limit, OVERHEAD), start)
         if data and not intact(memoryview(data)):
             # The first frame alone may be longer than what was asked for.
-            file.seek(start)
-            data = file.read(FRAME_BYTES + OVERHEAD)
+            data = os.pread(file, FRAME_BYTES + OVERHEAD, start)
     return data
+
+
+def _whole(directory: Path, base: int) -> bytes:
+    with plain.opened_directory(directory) as place, plain.opened(_name(base), place) as file:
+        return os.pread(file, 2 * SEGMENT_BYTES, 0)
 
 
 def tail(directory: Path) -> str:
     """The last lines of the log, for the message of a task that failed."""
-    bases = bases_of(directory)
+    bases = _bases(directory)
     if not bases:
         return ""
-    data = _segment(directory, bases[-1]).read_bytes()
+    data = _whole(directory, bases[-1])
     text = bytearray()
     for frame in decode(data[: intact(memoryview(data))]):
         text += frame.data
@@ -100,5 +104,13 @@ def tail(directory: Path) -> str:
     return "\n".join(text.decode(errors="replace").splitlines()[-TAIL_LINES:])
 
 
-def _segment(directory: Path, base: int) -> Path:
-    return directory / f"{base:020}.log"
+def _bases(directory: Path) -> list[int]:
+    try:
+        with plain.opened_directory(directory) as place:
+            return bases_of(place)
+    except FileNotFoundError:
+        return []
+
+
+def _name(base: int) -> str:
+    return f"{base:020}.log"

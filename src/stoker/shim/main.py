@@ -22,14 +22,26 @@ from stoker.runner.reaper import kill_leftovers
 from stoker.shim import cgroup, diary, host
 from stoker.shim.api import Api
 from stoker.shim.change import Changes
+from stoker.shim.containers import Bundle, Containers
 from stoker.shim.device import Devices
+from stoker.shim.engine import SOCKETS, Engine, find_socket
+from stoker.shim.engine_watch import EngineWatch
 from stoker.shim.fence import Removed
 from stoker.shim.fork_server import ForkServer
 from stoker.shim.health import Checkup
 from stoker.shim.home import Home
 from stoker.shim.ledger import Ledger
-from stoker.shim.limits import AILING_EXAMINED_S, DESCRIPTORS, EXAMINED_S, LOOK_S, STARTS_AT_ONCE, THREADS
+from stoker.shim.limits import (
+    AILING_EXAMINED_S,
+    DESCRIPTORS,
+    EXAMINED_S,
+    LOOK_S,
+    PRUNE_S,
+    STARTS_AT_ONCE,
+    THREADS,
+)
 from stoker.shim.process import Host
+from stoker.shim.prune import Images
 from stoker.shim.shelf import Shelf
 from stoker.shim.shim import Shim
 from stoker.shim.task import Bench
@@ -62,19 +74,23 @@ async def _run(home: Home, gpus: Sequence[HostGpu], checkup: Checkup) -> None:
 
         fork_server = ForkServer(home.socket("fork.sock"), home.fork_log, start_runner, raise_descriptors())
         tenants = Tenants(Ledger(home.root / "projects"), is_root=home.is_root)
-        shim, devices, cgroups = _made(home, gpus, fork_server, tenants, in_thread)
+        containers = _containers(home)
+        shim, devices, cgroups = _made(home, gpus, fork_server, tenants, in_thread, containers)
         notified = _hear(home, shim)
         beside = [loop.create_task(_warm(fork_server, in_thread))]
+        await containers.watch.look()
         await shim.recover()
 
         def seen() -> HostInfo:
-            return host.look(home.root, devices.gpus, cgroups=cgroups.version > 0, project_id=tenants.only)
+            limited, only = cgroups.version > 0, tenants.only
+            return host.look(home.root, devices.gpus, cgroups=limited, project_id=only, docker=shim.docker)
 
         edge = Api(shim, seen, home.token())
         runner = await _open(home, edge)
         log.info("shim serves", home=str(home.root), boot=shim.boot, root=home.is_root, cgroups=cgroups.version)
         guard = _guard_door(home.socket("shim.sock"), asked)
-        for work in (shim.watch(), _reap(fork_server), guard, _examine(shim, checkup, in_thread)):
+        examining = _examine(shim, checkup, in_thread)
+        for work in (shim.watch(), _reap(fork_server), guard, examining, containers.watch.run(), _prune(containers)):
             beside.append(loop.create_task(work))
         await _either(asked, shim.left)
         await shim.stop()
@@ -82,6 +98,7 @@ async def _run(home: Home, gpus: Sequence[HostGpu], checkup: Checkup) -> None:
         for task in beside:
             task.cancel()
         await asyncio.wait(beside)
+        await containers.engine.close()
         loop.remove_reader(notified)
         notified.close()
         if shim.left.is_set():
@@ -93,8 +110,25 @@ async def _run(home: Home, gpus: Sequence[HostGpu], checkup: Checkup) -> None:
         log.info("shim ends", left=shim.left.is_set())
 
 
+def _containers(home: Home) -> Containers:
+    engine, home_id = Engine(find_socket() or Path(SOCKETS[0])), home.id()
+    images = Images(engine, Ledger(home.root / "images"), time.time)
+    return Containers(engine, home_id, EngineWatch(engine, home_id), images, lambda: _bundle(home))
+
+
+def _bundle(home: Home) -> Bundle:
+    from stoker.bundle.place import find_or_build
+
+    return find_or_build(home.root)
+
+
 def _made(
-    home: Home, gpus: Sequence[HostGpu], fork_server: ForkServer, tenants: Tenants, in_thread: InThread
+    home: Home,
+    gpus: Sequence[HostGpu],
+    fork_server: ForkServer,
+    tenants: Tenants,
+    in_thread: InThread,
+    containers: Containers,
 ) -> tuple[Shim, Devices, cgroup.Cgroups]:
     cgroups = cgroup.find(cgroup.name_of(home.root))
     devices = Devices(gpus)
@@ -109,12 +143,15 @@ def _made(
             kill_leftovers=kill_leftovers,
             in_thread=in_thread,
         ),
+        containers,
         Changes(),
         asyncio.Semaphore(STARTS_AT_ONCE),
         time.time,
     )
-    removed = Removed(Ledger(home.root / "removed"))
-    return Shim(bench, tenants, removed), devices, cgroups
+    shim = Shim(bench, tenants, Removed(Ledger(home.root / "removed")))
+    containers.images.names, containers.watch.wanted = shim.images, shim.holds
+    containers.watch.changed = bench.changes.bump
+    return shim, devices, cgroups
 
 
 async def _open(home: Home, edge: Api) -> web.AppRunner:
@@ -168,6 +205,14 @@ async def _examine(shim: Shim, checkup: Checkup, in_thread: InThread) -> None:
             health = f"its disk cannot be looked at: {error}"
         shim.examined(health)
         await asyncio.sleep(AILING_EXAMINED_S if health else EXAMINED_S)
+
+
+async def _prune(containers: Containers) -> None:
+    while True:
+        await asyncio.sleep(PRUNE_S)
+        # An engine that is away, or busy, is asked again.
+        with suppress(StokerError):
+            await containers.images.prune()
 
 
 async def _guard_door(path: Path, leave: asyncio.Event) -> None:

@@ -4,7 +4,6 @@ Every method may be repeated after a crash. The runner is the only part of a tas
 the one question that matters is whether there is one already; `runner.await_birth` answers it.
 """
 
-import asyncio
 import os
 import signal
 import socket
@@ -13,10 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
-
-from pydantic import ValidationError
 
 from stoker.core.errors import Broken, Unavailable
 from stoker.core.reason import JobReason
@@ -36,17 +33,16 @@ from stoker.runner.cgroup import members
 from stoker.runner.identity import Identity
 from stoker.runner.listening import listen
 from stoker.runner.place import Place, write_file
-from stoker.shim import cgroup, log, runner
+from stoker.shim import cgroup, runner
 from stoker.shim.device import Devices
 from stoker.shim.disk import explained
 from stoker.shim.home import Home
 from stoker.shim.limits import KILL_MARGIN_S, KILLED_S, RUNNER_LEAVES_S
 from stoker.shim.runner import Runner
 from stoker.shim.shelf import Record, Shelf
-from stoker.wire.runner import Assignment, JobOrder, Result, Stop
+from stoker.shim.written import InThread, Written
+from stoker.wire.runner import Assignment, JobOrder, Stop
 
-_RESULT_LOOK_S = 0.25
-"""A runner tells when there is a result; what it told may be lost."""
 _DEAD = "The agent that ran the commands died before they had ended."
 
 
@@ -54,10 +50,6 @@ class Forking(Protocol):
     def ensure(self) -> None: ...
 
     def fork(self, directory: Path, listener: socket.socket) -> int: ...
-
-
-class InThread(Protocol):
-    def __call__(self, work: Callable[..., Any], *arguments: Any) -> Awaitable[Any]: ...
 
 
 Noted = Callable[[Callable[[], int]], Awaitable[int]]
@@ -92,7 +84,7 @@ def end_unknown(host: Host, id: UUID) -> None:
         cgroup.remove(directories)
 
 
-class Process:
+class Process(Written):
     """One task's process: its runner, and what that wrote down."""
 
     def __init__(self, record: Record, host: Host, news: Callable[[], None], job: JobOrder | None = None) -> None:
@@ -100,12 +92,9 @@ class Process:
         self._id, self._order, self._socket = record.id, record.order, record.socket
         self._uid, self._gid, self._cgroups = record.uid, record.gid, record.cgroups
         self._host, self._news = host, news
-        self._stirred = asyncio.Event()
-        self._place = Place(host.home.directory(record.id))
+        super().__init__(Place(host.home.directory(record.id)), host.in_thread)
         self._runner: Runner | None = None
         self._killed = False
-        self._log = log.LogEnd(self._place.log)
-        self.result: Result | None = None
 
     # What it looks like from outside.
 
@@ -119,31 +108,9 @@ class Process:
         """There was one, and it is gone: nothing has to be waited for."""
         return self._runner is not None and self._runner.gone.is_set()
 
-    @property
-    def has_job(self) -> bool:
-        """Its runner has taken one."""
-        return self._place.order.exists()
-
-    @property
-    def log_end(self) -> int:
-        return self._log.end if self.result is None else self.result.log_end
-
-    def look(self) -> None:
-        """Reads the result, once there is one."""
-        if self.result is not None:
-            return
-        with suppress(FileNotFoundError):
-            try:
-                self.result = Result.model_validate_json(self._place.result.read_bytes())
-            except ValidationError:
-                # Written by an atomic replacement, so a disk must have spoilt it: the outcome is not known.
-                return
-            self._log.end = self.result.log_end
-            self._stirred.set()
-
-    def look_at_log(self) -> None:
-        if self.result is None:
-            self._log.look()
+    async def find(self) -> Started | None:
+        """After a restart: what had started of it, if anything had."""
+        return Started() if self.attach() else None
 
     def attach(self) -> bool:
         """After a restart: whether a runner was ever there. If it lives, we watch it again."""
@@ -167,12 +134,6 @@ class Process:
         if self.result is None:
             return TerminateAsked(0.0, JobReason.EXECUTOR_ERROR, _DEAD)
         return await self.exited(self.result)
-
-    async def exited(self, result: Result) -> Exited:
-        message = result.message
-        if result.exit_code and not message:
-            message = await self._host.in_thread(log.tail, self._place.log)
-        return Exited(result.exit_code, message, result.oom)
 
     # Hooks.
 
@@ -278,7 +239,7 @@ class Process:
             if not await runner.ask_to_stop(self._socket, self._order.token, order):
                 # It does not listen, or has heard later orders than ours: a signal has no fence.
                 living.signal(signal.SIGTERM)
-            await self._result_within(living, grace_s + KILL_MARGIN_S)
+            await self._result_within(grace_s + KILL_MARGIN_S)
         living.signal(signal.SIGTERM)
         if await living.leaves(RUNNER_LEAVES_S):
             return
@@ -286,15 +247,3 @@ class Process:
         living.signal(signal.SIGKILL)
         if not await living.leaves(KILLED_S):
             raise Broken(f"Process {living.pid} was killed and does not go away.", code="unkillable")
-
-    async def _result_within(self, living: Runner, limit_s: float) -> None:
-        deadline = asyncio.get_running_loop().time() + limit_s
-        while self.result is None and not living.gone.is_set():
-            left_s = deadline - asyncio.get_running_loop().time()
-            if left_s <= 0:
-                return
-            self._stirred.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, _RESULT_LOOK_S)):
-                    await self._stirred.wait()
-            self.look()

@@ -14,20 +14,21 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from stoker.core.errors import Unavailable
-from stoker.core.shim_task import ShimTask
+from stoker.core.shim_task import Runtime, ShimTask
 from stoker.runner.identity import Identity
 from stoker.runner.place import Place, write_file
 from stoker.runner.segment import sync_directory
 from stoker.shim.disk import explained, remove_tree
-from stoker.shim.home import Home
+from stoker.shim.home import BOX, Home
 from stoker.wire.model import Answer
 from stoker.wire.shim import TaskOrder
 
 RECORD = "task.jsonl"
 RECORD_BYTES = 64 * 1024
 """A longer one is written anew, with its last line alone."""
-BULK = ("work", "log", "own")
-"""What may be large. A job owns the first; its runner makes the others when it has something to keep."""
+BULK = ("work", "log", "own", BOX)
+"""What may be large. A job owns the first; its runner makes the others when it has something to keep. In the last one
+lies all of it, where there is a container."""
 
 
 class Record(Answer):
@@ -105,13 +106,19 @@ class Shelf:
             remove_tree(self._home.directory(id) / name)
 
     def clear_work(self, id: UUID) -> None:
-        remove_tree(self._home.directory(id) / "work")
+        for directory in (self._home.directory(id), self._home.box(id)):
+            remove_tree(directory / "work")
 
     def delete(self, id: UUID) -> None:
         remove_tree(self._home.directory(id))
 
     def _make_directories(self, record: Record) -> None:
         directory = self._make_directory(record.id)
+        if record.task.runtime is Runtime.DOCKER:
+            # Passed through by the user of the job, who has his own in it.
+            directory = f"{directory}/{BOX}"
+            os.mkdir(directory)
+            os.chmod(directory, 0o711)
         os.mkdir(f"{directory}/work", 0o700)
         if record.uid is not None and record.gid is not None:
             os.chown(f"{directory}/work", record.uid, record.gid)

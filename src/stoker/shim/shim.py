@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -15,6 +15,7 @@ from stoker.core.reason import JobReason
 from stoker.core.shim_task import Runtime, S, TerminateAsked, submit
 from stoker.shim import log as logs
 from stoker.shim import process
+from stoker.shim.container import wanted
 from stoker.shim.fence import Removed, check
 from stoker.shim.limits import ANSWER_STARTED_S, LOOK_S, MOST_TASKS
 from stoker.shim.shelf import Found, Record
@@ -100,6 +101,20 @@ class Shim:
             log.warning("the host is otherwise than it was", was=self._health or "well", now=health or "well")
             self._health = health
             self._bench.changes.bump()
+
+    @property
+    def docker(self) -> str:
+        """The version of the engine, as far as containers may be started here."""
+        return self._bench.containers.watch.version if self._host.home.is_root else ""
+
+    def holds(self, id: UUID) -> bool:
+        """Whether a task of ours may have a container."""
+        task = self._tasks.get(id)
+        return task is not None and task.live
+
+    def images(self) -> list[str]:
+        """That tasks want which have not ended."""
+        return [one.record.order.container.image for one in self.live if one.record.order.container is not None]
 
     def heard(self) -> None:
         """The server is there."""
@@ -191,14 +206,19 @@ class Shim:
             # What is given to the runner lies with the runner.
             order=order.model_copy(update={"job": None}),
             fence=order.fence,
-            socket=str(self._host.home.runner_socket(order.id)),
-            uid=tenant.uid,
-            gid=tenant.gid,
-            cgroups=self._host.cgroups.directories(order.id),
+            **self._given(order, tenant),
         )
         await self._host.in_thread(self._host.shelf.accept, record)
         log.info("task accepted", task=str(order.id), name=order.name, project=str(order.project_id))
         return Task(record, self._bench, order.job)
+
+    def _given(self, order: TaskOrder, tenant: Tenant) -> dict[str, Any]:
+        """What a container has of its own is no matter of the host's users and groups."""
+        home = self._host.home
+        if order.runtime is Runtime.DOCKER:
+            return {"socket": str(home.box_socket(order.id))}
+        cgroups = self._host.cgroups.directories(order.id)
+        return {"socket": str(home.runner_socket(order.id)), "uid": tenant.uid, "gid": tenant.gid, "cgroups": cgroups}
 
     async def _admit(self, project_id: UUID) -> Tenant:
         async with self._tenancy:
@@ -210,8 +230,8 @@ class Shim:
         if removed is not None:
             # Also an equal one: whoever removed the task knew of the order that started it.
             check(order.id, order.fence, removed + 1)
-        if order.runtime is not Runtime.PROCESS:
-            raise UserError(f"This host has no runtime {order.runtime}.", code="no_runtime")
+        if order.runtime is Runtime.DOCKER:
+            self._check_container(order)
         if len(set(order.gpu_indices)) != len(order.gpu_indices):
             raise UserError("A GPU is named twice.", code="gpu_twice")
         if self._leaving:
@@ -220,6 +240,13 @@ class Shim:
             raise Unavailable(f"The record of task {order.id} cannot be read.", code="unreadable")
         if len(self._tasks) >= MOST_TASKS:
             raise Unavailable(f"There are {MOST_TASKS} tasks here.", hint="Remove those that ended.", code="full")
+
+    def _check_container(self, order: TaskOrder) -> None:
+        wanted(order)
+        if not self._host.home.is_root:
+            raise UserError("This host's agent runs without root and starts no containers.", code="no_runtime")
+        if not self._bench.containers.watch.version:
+            raise Unavailable("This host's container engine does not answer.", code="engine_away")
 
     async def _note_gone(self, id: UUID, fence: int) -> None:
         seen = self._removed.fence(id)
@@ -267,12 +294,14 @@ class Shim:
         changes = self._bench.changes
         number = changes.number(cursor)
         if number is None:
-            return Changes(cursor=changes.cursor, complete=True, tasks=tuple(self.tasks()), health=self._health)
+            return Changes(
+                cursor=changes.cursor, complete=True, tasks=tuple(self.tasks()), health=self._health, docker=self.docker
+            )
         # Whoever waits here is silent meanwhile, and somebody may count that.
         patience_s = self._word.shortest_s(self.live)
         await changes.beyond(number, wait_s if patience_s is None else min(wait_s, patience_s / 3))
         changed = tuple(task.info for task in self._tasks.values() if task.changed > number)
-        return Changes(cursor=changes.cursor, complete=False, tasks=changed, health=self._health)
+        return Changes(cursor=changes.cursor, complete=False, tasks=changed, health=self._health, docker=self.docker)
 
     async def log(self, id: UUID, offset: int, limit: int, *, own: bool) -> Piece:
         task = self._get(id)

@@ -12,20 +12,22 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from stoker.core.errors import StokerError, Unavailable
 from stoker.core.machine import Event
+from stoker.core.reason import JobReason
 from stoker.core.shim_task import (
     SHIM_TASK,
     Hook,
     HookFailed,
     Perform,
     RemovalAsked,
+    Runtime,
     S,
     ShimTask,
-    Started,
     Submitted,
     TerminateAsked,
     Undo,
@@ -36,11 +38,14 @@ from stoker.core.shim_task import (
 from stoker.runner.deadline import clock
 from stoker.runner.proc import boot_id
 from stoker.shim.change import Changes
+from stoker.shim.containers import Containers
+from stoker.shim.docker import Docker
 from stoker.shim.limits import DISK_FULL_AGAIN_S, UNDO_AGAIN_S
+from stoker.shim.port import PortTaken
 from stoker.shim.process import Host, Process
 from stoker.shim.shelf import Record
 from stoker.wire.runner import JobOrder, Result
-from stoker.wire.shim import TaskInfo
+from stoker.wire.shim import PortInfo, TaskInfo
 
 SHOWN_AFTER_S = 0.05
 """What takes longer than this is shown while it is under way."""
@@ -53,6 +58,7 @@ class Bench:
     """What all tasks of a shim share."""
 
     host: Host
+    containers: Containers
     changes: Changes
     starts: asyncio.Semaphore
     now: Callable[[], float]
@@ -65,7 +71,7 @@ class Task:
         self.record = self._saved = record
         self._bench, self._news = bench, asyncio.Event()
         self._writing = asyncio.Lock()
-        self._process = Process(record, bench.host, self._news.set, job)
+        self._process = self._made(job)
         self._loop: asyncio.Task[None] | None = None
         self.started = asyncio.Event()
         """Its start is over, one way or the other."""
@@ -75,6 +81,19 @@ class Task:
         self.changed = 0
         """The number of its last change."""
         self._info = self._told()
+
+    def _made(self, job: JobOrder | None) -> Process | Docker:
+        record, host = self.record, self._bench.host
+        if record.task.runtime is Runtime.PROCESS:
+            return Process(record, host, self._news.set, job)
+        return Docker(
+            record, host, self._bench.containers,
+            news=self._news.set, looked=lambda: self.look(at_log=False), say=self._say, job=job,
+        )  # fmt: skip
+
+    def _say(self, event: Event) -> None:
+        self._tell(event)
+        self._show()
 
     @property
     def info(self) -> TaskInfo:
@@ -89,7 +108,9 @@ class Task:
 
     @property
     def directory(self) -> Path:
-        return self._bench.host.home.directory(self.record.id)
+        """Where its runner writes."""
+        home, id = self._bench.host.home, self.record.id
+        return home.directory(id) if self.task.runtime is Runtime.PROCESS else home.box(id)
 
     @property
     def live(self) -> bool:
@@ -111,14 +132,17 @@ class Task:
 
     async def recover(self) -> None:
         """After a restart, before anybody may give an order: what happened while nobody looked."""
-        if Hook.CONTAINER in self.task.begun and self._process.attach() and self.task.state is S.CREATING:
-            self._tell(Started())
+        if Hook.CONTAINER in self.task.begun:
+            started = await self._process.find()
+            if started is not None and self.task.state is S.CREATING:
+                self._tell(started)
         self._process.look()
         self._process.look_at_log()
         if self.task.state is S.RUNNING and not self.task.ending and self._process.gone:
             self._tell(await self._process.ended())
         if self.task.gpu_ids:
             self._bench.host.devices.adopt(self.record.id, self.record.order.gpu_indices)
+        self._bench.containers.ports.adopt(self.record.id, self.task.ports)
         self._show()
 
     def run(self) -> None:
@@ -191,16 +215,33 @@ class Task:
 
     async def _perform(self, hook: Hook) -> None:
         try:
-            event: Event = await self._process.perform(hook, self.task.gpu_ids, self._noted)
+            event = await self._performed(hook)
+            if event is None:
+                return
         except Unavailable as error:
-            # The disk is full; the task was accepted, so it waits until there is space.
+            # The disk is full, or the engine is away; the task was accepted, so it waits.
             log.warning("hook has to wait", task=str(self.record.id), hook=hook, error=str(error))
             await self._news_or(within_s=DISK_FULL_AGAIN_S)
             return
         except Exception as error:
-            event = HookFailed(hook, _sentence(error))
+            reason = JobReason.PORTS_BINDING_FAILED if isinstance(error, PortTaken) else None
+            event = HookFailed(hook, _sentence(error), reason)
             log.warning("hook failed", task=str(self.record.id), hook=hook, exc_info=error)
         self._tell(event)
+
+    async def _performed(self, hook: Hook) -> Event | None:
+        """None: somebody wants it to end before that was done."""
+        performing = asyncio.get_running_loop().create_task(self._process.perform(hook, self.task.gpu_ids, self._noted))
+        try:
+            if hook is Hook.IMAGE:
+                while not performing.done() and not self.task.ending:
+                    await self._news_or(performing)
+                if not performing.done():
+                    return None
+            return await performing
+        finally:
+            performing.cancel()
+            await asyncio.wait((performing,))
 
     async def _undo(self, effect: Undo) -> None:
         """Gives up when somebody is in more of a hurry than before."""
@@ -274,7 +315,7 @@ class Task:
                 log.warning("record not written", task=str(self.record.id), error=_sentence(error))
                 await asyncio.sleep(DISK_FULL_AGAIN_S)
 
-    async def _news_or(self, *others: asyncio.Task[None], within_s: float | None = None) -> None:
+    async def _news_or(self, *others: asyncio.Task[Any], within_s: float | None = None) -> None:
         news = asyncio.get_running_loop().create_task(self._news.wait())
         await asyncio.wait((news, *others), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
         news.cancel()
@@ -310,6 +351,11 @@ class Task:
             gpu_ids=task.gpu_ids,
             result=self._process.result,
             log_end=self._process.log_end,
+            ports=tuple(PortInfo(inside=port.inside, on_host=port.on_host) for port in task.ports),
+            container_id=(task.container_id or "") if task.runtime is Runtime.DOCKER else "",
+            pulled_bytes=task.pulled_bytes,
+            pull_total_bytes=task.pull_total_bytes,
+            job_taken=task.runtime is Runtime.DOCKER and task.state is S.RUNNING and self._process.has_job,
             cleanup_error=task.cleanup_error,
         )
 

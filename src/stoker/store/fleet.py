@@ -44,7 +44,13 @@ PAGE = f"""
 
 GET = f"{_SHOWN} AND fleet.name = $3 ORDER BY fleet.project_id NULLS LAST LIMIT 1"
 
-POLICIES = "SELECT id, project_id, policy, name FROM fleet WHERE deleted_at IS NULL ORDER BY id"
+OWN_HOST = "local"
+"""The fleet of the server's own host."""
+
+POLICIES = """
+SELECT id, project_id, policy, name, (SELECT count(*) = 1 FROM "user") AS alone
+FROM fleet WHERE deleted_at IS NULL ORDER BY id
+"""
 
 NAMES = """
 SELECT name FROM fleet
@@ -86,6 +92,15 @@ class Standing(NamedTuple):
     project_id: ProjectId | None
     policy: core.Fleet
     name: str
+    alone: bool = False
+    """The server has one user."""
+
+    @property
+    def allows_privileged(self) -> bool:
+        """Whether a job may be root on its hosts."""
+        if self.policy.allow_privileged is None:
+            return self.alone and self.name == OWN_HOST
+        return self.policy.allow_privileged
 
 
 class Fleet(NamedTuple):
@@ -161,7 +176,7 @@ async def names(tx: Connection, project_id: ProjectId) -> list[str]:
 
 async def standing(tx: Connection) -> list[Standing]:
     return [
-        Standing(row["id"], row["project_id"], policy_of(row["policy"]), row["name"])
+        Standing(row["id"], row["project_id"], policy_of(row["policy"]), row["name"], row["alone"])
         for row in await tx.fetch(POLICIES)
     ]
 

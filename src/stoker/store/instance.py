@@ -37,7 +37,8 @@ UPDATE instance
 SET state = new.state, version = new.version, entered_at = new.entered_at, deadline_at = new.deadline_at,
     held = new.held, handle = new.handle, unreachable_since = new.unreachable_since, health = new.health,
     cordoned = new.cordoned, drain_at = new.drain_at, destroy_at = new.destroy_at, message = new.message,
-    launched_at = new.launched_at, ended_at = new.ended_at, failed_at = new.failed_at, blocks = new.blocks
+    launched_at = new.launched_at, ended_at = new.ended_at, failed_at = new.failed_at, blocks = new.blocks,
+    capacity = new.capacity
 FROM unnest($1::instance_row[]) AS new
 WHERE instance.id = new.id AND instance.version = new.was
 RETURNING 1
@@ -226,7 +227,7 @@ async def counts(tx: Connection) -> dict[str, int]:
 
 def insert(bundle: Bundle, instances: Sequence[Instance]) -> None:
     rows = [
-        (one.id, one.fleet_id, one.backend, json.dumps(one.blocks.capacity.to_json()), one.blocks.total, one.owned,
+        (one.id, one.fleet_id, one.backend, _capacity(one.blocks.capacity), one.blocks.total, one.owned,
          one.shim, one.provisioning_limit_s, one.price, one.spot, None, *_changing(one), one.offer, one.location,
          *_moments(one))
         for one in instances
@@ -237,7 +238,19 @@ def insert(bundle: Bundle, instances: Sequence[Instance]) -> None:
 def save(bundle: Bundle, instances: Sequence[tuple[int, Instance]]) -> None:
     """Each with the version it was loaded with."""
     rows = [
-        (one.id, None, None, None, one.blocks.total, *_UNCHANGED, was, *_changing(one), None, None, *_moments(one))
+        (
+            one.id,
+            None,
+            None,
+            _capacity(one.blocks.capacity),
+            one.blocks.total,
+            *_UNCHANGED,
+            was,
+            *_changing(one),
+            None,
+            None,
+            *_moments(one),
+        )
         for was, one in instances
     ]
     bundle.add(SAVE, [rows], expected=len(rows))
@@ -249,6 +262,11 @@ def _changing(one: Instance) -> tuple[Any, ...]:
         one.state, one.version, one.entered_at, deadline(one), held, one.handle, one.unreachable_since, one.health,
         one.cordoned, one.drain_at, one.destroy_at, one.message,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _capacity(capacity: Capacity) -> str:
+    return json.dumps(capacity.to_json())
 
 
 def _moments(one: Instance) -> tuple[float | None, ...]:

@@ -16,7 +16,8 @@ from pydantic_core import PydanticCustomError
 from stoker.core.gang import OnNoCapacity
 from stoker.core.limits import MOST_FLEETS_OF_A_RUN, MOST_JOBS_IN_A_RUN, MOST_NODES
 from stoker.core.policy import Policy, StartupOrder, StopCriteria
-from stoker.wire import yaml
+from stoker.wire import container, yaml
+from stoker.wire.container import Entrypoint, Image, Login, Ports, Python, User
 from stoker.wire.disconnect import Disconnect, to_disconnect
 from stoker.wire.duration import Grace, Limit
 from stoker.wire.env import Env, bare, filled
@@ -33,8 +34,8 @@ from stoker.wire.warning import Warn
 from stoker.wire.word import Commands, Name, Path, Shell
 
 CODE: Final = "configuration"
-AS_WRITTEN: Final = ("commands", "setup", "env")
-"""Keys below which a number or `true` is the text that stands there: `- true` is a command."""
+AS_WRITTEN: Final = ("commands", "setup", "env", "python", "entrypoint")
+"""Keys below which a number or `true` is the text that stands there: `- true` is a command, 3.10 is not 3.1."""
 INSIDE: Final = "groups"
 """A list of maps in which the same keys are read so."""
 
@@ -51,7 +52,7 @@ class TaskConfiguration(Model):
         strict=True,
         title="Stoker task",
         json_schema_extra={
-            "anyOf": [{"required": ["commands"]}, {"required": ["groups"]}],
+            "anyOf": [{"required": [key]} for key in ("commands", "groups", "image", "entrypoint")],
             "examples": [
                 {
                     "type": "task",
@@ -78,7 +79,28 @@ class TaskConfiguration(Model):
     working_dir: Path | None = Field(
         default=None, description="Where the commands run; relative paths begin in the job's own directory."
     )
-    shell: Shell | None = Field(default=None, description="sh unless it is said.", examples=["bash"])
+    image: Image | None = Field(
+        default=None, description="Run it in a container of this image.", examples=["python:3.12-slim"]
+    )
+    python: Python | None = Field(
+        default=None, description="Run it in a container that has this Python; which image that is the server says.",
+        examples=["3.12"],
+    )  # fmt: skip
+    registry_auth: Login | None = Field(default=None, description="Of the image's registry.", repr=False)
+    entrypoint: Entrypoint | None = Field(
+        default=None, description="What the commands are handed to; without commands it is run itself."
+    )
+    user: User | None = Field(default=None, description="Of the image; the one that it names unless it is said.")
+    privileged: bool = Field(default=False, description="With all rights on the host, where the fleet allows it.")
+    docker: bool = Field(
+        default=False, description="With the host's container engine inside, where the fleet allows it."
+    )
+    ports: Ports | None = Field(default=None, description="Ports on which the container listens.", examples=[[8000]])
+    shell: Shell | None = Field(
+        default=None,
+        description="sh unless it is said; none: the one command is a program with its arguments.",
+        examples=["bash"],
+    )
     tty: bool = Field(default=False, description="Give the commands a terminal.")
     resources: Resources = Field(default_factory=Resources)
     priority: int = Field(default=50, ge=0, le=100, description="Higher is placed first.")
@@ -140,6 +162,7 @@ class TaskConfiguration(Model):
     @model_validator(mode="after")
     def _together(self) -> Self:
         check_nodes(self)
+        container.check(self)
         check_gpu(self.utilization_policy, self.resources.gpu)
         return self
 
@@ -240,6 +263,8 @@ def to_policy(configuration: TaskConfiguration) -> Policy:
         fleets=configuration.fleets,
         schedule=to_schedule(configuration.schedule),
         hold=configuration.hold,
+        privileged=container.needs_permission(configuration),
+        waiting_runner_s=container.waiting_runner_s(configuration),
     )
 
 

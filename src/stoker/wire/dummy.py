@@ -120,7 +120,7 @@ class DummyOffer(Model):
 
     @property
     def resources(self) -> Capacity:
-        return Capacity(self.cpu, self.memory, self.disk, self.gpu)
+        return Capacity(self.cpu, self.memory, self.disk, self.gpu, docker=True)
 
 
 def _at(key: str, what: str, hint: str = "") -> Exception:

@@ -15,7 +15,7 @@ from stoker.core.fleet import Fleet as Policy
 from stoker.core.limits import MOST_FLEET_NODES, MOST_TAG_CHARS, MOST_TAGS
 from stoker.core.offer import SpotPolicy
 from stoker.wire.duration import HINT_OFF, OFF, format_duration, parse_duration
-from stoker.wire.model import Answer, Model, Whole
+from stoker.wire.model import Answer, Flag, Model, Whole
 from stoker.wire.problem import described
 from stoker.wire.resources import Resources, to_request
 from stoker.wire.time import Time
@@ -154,6 +154,11 @@ class FleetConfiguration(Model):
             }
         ),
     ] = Field(default=None)  # 1, and of the server's own host auto
+    allow_privileged: Flag | None = Field(
+        default=None,
+        description="Whether tasks may say privileged or docker, and so be root on its hosts. Unless it is said: only "
+        "on the server's own host, while the server has one user.",
+    )
     tags: Annotated[
         dict[str, str],
         BeforeValidator(_tags),
@@ -206,7 +211,8 @@ def _at(key: str, what: str, hint: str) -> PydanticCustomError:
 def to_policy(configuration: FleetConfiguration) -> Policy:
     if configuration.name == LOCAL:
         # Nothing is launched in it, and what is there stays.
-        return Policy(idle_duration_s=None, blocks=configuration.blocks or AUTO)
+        blocks = configuration.blocks or AUTO
+        return Policy(idle_duration_s=None, blocks=blocks, allow_privileged=configuration.allow_privileged)
     return Policy(
         min_nodes=configuration.nodes.least,
         max_nodes=configuration.nodes.most,
@@ -217,6 +223,7 @@ def to_policy(configuration: FleetConfiguration) -> Policy:
         cluster=configuration.placement == "cluster",
         blocks=configuration.blocks or 1,
         resources=to_request(configuration.resources),
+        allow_privileged=configuration.allow_privileged,
     )
 
 

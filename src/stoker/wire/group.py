@@ -1,6 +1,8 @@
 """Runs of many jobs: groups of nodes, and which keys of a configuration go together."""
 
+import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from pydantic import ConfigDict, Field
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from stoker.wire.configuration import TaskConfiguration
 
 MOST_GROUPS: Final = 100
+NO_SHELL: Final = "none"
+"""The command is a program with its arguments, for images without a shell."""
 
 
 class Group(Model):
@@ -60,13 +64,45 @@ def part_of(task: "TaskConfiguration", node: int) -> Part:
 
 def to_groups(task: "TaskConfiguration") -> tuple[tuple[int, Request], ...]:
     """What the groups ask for; none where all nodes ask for the same."""
-    asked = [(group.nodes, to_request(group.resources or task.resources)) for group in task.groups]
+    asked = [(group.nodes, _request(task, group.resources or task.resources)) for group in task.groups]
     return tuple(asked) if len({repr(request) for _, request in asked}) > 1 else ()
 
 
 def first_request(task: "TaskConfiguration") -> Request:
     """What the first node asks for: all of them, unless groups differ."""
-    return to_request((task.groups[0].resources if task.groups else None) or task.resources)
+    return _request(task, resources_of(task, 0))
+
+
+def _request(task: "TaskConfiguration", resources: Resources) -> Request:
+    return replace(to_request(resources), container=contained(task))
+
+
+def resources_of(task: "TaskConfiguration", node: int) -> Resources:
+    for group in task.groups:
+        if node < group.nodes:
+            return group.resources or task.resources
+        node -= group.nodes
+    return task.resources
+
+
+def contained(task: "TaskConfiguration") -> bool:
+    """Whether it runs in a container; otherwise its commands are processes of the host."""
+    return task.image is not None or task.python is not None or task.docker
+
+
+def _without_shell(task: "TaskConfiguration") -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    hint = "Without a shell it is one program with its arguments."
+    lists: list[tuple[tuple[str | int, ...], tuple[str, ...]]] = [(("commands",), task.commands)]
+    lists += [(("groups", number, "commands"), group.commands) for number, group in enumerate(task.groups)]
+    for at, commands in lists:
+        if len(commands) > 1:
+            yield at, f"shell: none runs one command, there are {len(commands)}", hint
+        try:
+            shlex.split(commands[0] if commands else "")
+        except ValueError as error:
+            yield (*at, 0), f"these are no words: {error}", "Close the quotes."
+    if task.setup or any(group.setup for group in task.groups):
+        yield ("setup",), "setup needs a shell", hint
 
 
 def check(task: "TaskConfiguration") -> None:
@@ -77,10 +113,12 @@ def check(task: "TaskConfiguration") -> None:
 
 def _problems(task: "TaskConfiguration") -> Iterator[tuple[tuple[str | int, ...], str, str]]:
     bare = [number for number, group in enumerate(task.groups) if not group.commands]
-    if not task.commands and not task.groups:
+    if not task.commands and not task.groups and task.image is None and not task.entrypoint:
         yield ("commands",), "it is missing", ""
     if not task.commands and bare:
         yield ("groups", bare[0], "commands"), "it is missing", "Give it here, or to the task for all groups."
+    if task.shell == NO_SHELL:
+        yield from _without_shell(task)
     if task.groups and "nodes" in task.model_fields_set:
         yield ("nodes",), "nodes and groups do not go together", "The nodes of a replica are those of its groups."
     names = [group.name for group in task.groups if group.name]

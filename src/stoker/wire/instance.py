@@ -23,6 +23,7 @@ class InstanceResources(Answer):
     disk_mb: int = Field(examples=[100_000])
     gpus: tuple[InstanceGpu, ...] = ()
     named: dict[str, int] = Field(default_factory=dict)
+    docker: bool = Field(default=False, description="A container engine answers there.")
 
 
 class InstanceFree(Answer):

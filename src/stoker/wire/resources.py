@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from stoker.core.errors import UserError
 from stoker.core.gpu import KEYS as GPU_KEYS
@@ -35,6 +35,14 @@ def _gpu(value: Any) -> object:
             if key not in GPU_KEYS and (near := get_close_matches(str(key), GPU_KEYS, 1)):
                 raise UserError(f"there is no key {str(key)[:40]!r}.", hint=f"Did you mean {near[0]}?")
     return parse_gpu(value)
+
+
+def _one_size(value: Any) -> object:
+    """Not a range: nothing chooses."""
+    size = parse_size(value, "shm_size")
+    if not isinstance(value, str) or ".." in value or size.lo <= 0:
+        raise UserError("expected one size.", hint="Write it as 512MB or 8GB.")
+    return size
 
 
 def _amount(parse: Callable[[Any, str], object], name: str, schema: dict[str, Any]) -> Any:
@@ -78,6 +86,12 @@ class Resources(Model):
     memory: _amount(parse_size, "memory", _SIZE_SCHEMA) = None  # type: ignore[valid-type]
     disk: _amount(parse_size, "disk", _SIZE_SCHEMA) = None  # type: ignore[valid-type]
     gpu: Annotated[Any, BeforeValidator(_checked(_gpu, "gpu")), WithJsonSchema(_GPU_SCHEMA)] = None
+    shm_size: Annotated[
+        Any,
+        BeforeValidator(_checked(_one_size, "shm_size")),
+        WithJsonSchema({"type": "string", "pattern": r"^\s*[\d.]+\s*[MGTmgt][Bb]\s*$"}),
+        Field(description="Of /dev/shm in its container, such as 8GB."),
+    ] = None
     named: Annotated[
         Any,
         BeforeValidator(_checked(lambda value: parse_request({"named": value}), "named")),
@@ -92,4 +106,4 @@ class Resources(Model):
 
 
 def to_request(resources: Resources) -> Request:
-    return parse_request(resources.model_dump(exclude_none=True))
+    return parse_request(resources.model_dump(exclude_none=True, exclude={"shm_size"}))

@@ -128,7 +128,7 @@ class JobOrder(Order):
     gpus_per_node: int = Field(default=0, ge=0, description="On this node.")
     gpus_num: int = Field(default=0, ge=0, description="On all nodes of its replica.")
     setup: tuple[Text, ...] = ()
-    commands: tuple[Text, ...] = ()
+    commands: tuple[Text, ...] = Field(default=(), description="Neither these nor argv: the program of its image.")
     argv: tuple[Text, ...] = Field(
         default=(), description="Instead of commands: a program and its arguments, run as they are, without a shell."
     )
@@ -205,6 +205,17 @@ class Pull(FromOffset):
     limit: int = Field(default=PULL_BYTES, ge=1, le=PULL_BYTES, description="About how many bytes.")
 
 
+class Box(Answer):
+    """The container that a runner is the first process of, as far as a job has to know of it."""
+
+    user: str = Field(default="", description="Whom commands run as, by name or number, as the image knows him.")
+    home: str = "/"
+    groups: tuple[int, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict, repr=False, description="What the image says.")
+    entrypoint: tuple[str, ...] = Field(default=(), description="What the commands are handed to.")
+    program: tuple[str, ...] = Field(default=(), description="Run when there are no commands.")
+
+
 class Assignment(Answer):
     """`runner.json`: what a shim tells the runner of a task, in a file that only the two can read."""
 
@@ -220,6 +231,7 @@ class Assignment(Answer):
     gpu_indices: tuple[int, ...] = ()
     stop_after_s: float | None = Field(default=None, gt=0)
     job: JobOrder | None = Field(default=None, description="Taken at once, as if it had come by `POST /job`.")
+    box: Box | None = Field(default=None, description="None: the runner is a process of the host.")
 
     @model_validator(mode="after")
     def _whole_user(self) -> "Assignment":

@@ -24,6 +24,7 @@ Every request carries `Authorization: Bearer TOKEN` with the shim's token. A tas
 by an order with the same or a lower fence.
 """
 
+from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
@@ -34,7 +35,7 @@ from stoker.core.reason import JobReason
 from stoker.core.shim_task import Runtime
 from stoker.core.shim_task import S as TaskState
 from stoker.wire.model import Answer, Order
-from stoker.wire.runner import LONGEST_WAIT_S, PULL_BYTES, Fence, JobOrder, Result
+from stoker.wire.runner import LONGEST_WAIT_S, PULL_BYTES, Fence, JobOrder, Result, Text
 
 
 class Health(Answer):
@@ -65,6 +66,46 @@ class HostInfo(Answer):
         default=None, description="Without root: the only project that it serves, once a job of it has come."
     )
     cgroups: bool = Field(description="Limits of memory and CPU are enforced.")
+    docker: str = Field(default="", description="The version of its container engine; nothing: no containers here.")
+
+
+class Network(StrEnum):
+    HOST = "host"
+    """The host's own: for a job that has the whole instance, or is one of several nodes."""
+    BRIDGE = "bridge"
+    """One of its own behind the host's; what it listens on is at other ports of the host."""
+
+
+class RegistryAuth(Order):
+    username: Text = Field(max_length=1024)
+    password: Text = Field(max_length=16_384, repr=False)
+
+
+PortNumber = Annotated[int, Field(ge=1, le=65_535)]
+PULL_S = 3600.0
+LONGEST_PULL_S = 24 * 3600.0
+
+
+class Container(Order):
+    """What a task runs in. Its runner is mounted into it and is its first process."""
+
+    image: Text = Field(min_length=1, max_length=4096)
+    registry_auth: RegistryAuth | None = Field(default=None, repr=False)
+    entrypoint: tuple[Text, ...] | None = Field(
+        default=None, description="What the commands are handed to; none: what the image says, if there are none."
+    )
+    user: Text = Field(default="", max_length=256, description="As the image knows him; none: as the image says.")
+    privileged: bool = False
+    shm_mb: int | None = Field(default=None, gt=0, lt=2**40)
+    network: Network = Network.BRIDGE
+    ports: tuple[PortNumber, ...] = Field(default=(), max_length=100)
+    docker: bool = Field(default=False, description="The engine's own socket is in it.")
+    pull_s: float = Field(default=PULL_S, gt=0, le=LONGEST_PULL_S, description="How long its image may take to come.")
+
+
+class PortInfo(Answer):
+    inside: int
+    on_host: int
 
 
 Index = Annotated[int, Field(ge=0, lt=1024)]
@@ -77,6 +118,7 @@ class TaskOrder(Order):
     name: str = Field(max_length=256, description="Of the run, for people who look at the host.")
     project_id: UUID
     runtime: Runtime = Runtime.PROCESS
+    container: Container | None = Field(default=None, description="With the runtime `docker`.")
     token: str = Field(
         min_length=16,
         max_length=512,
@@ -108,9 +150,14 @@ class TaskInfo(Answer):
     result: Result | None = Field(default=None, description="How its commands ended, once they have.")
     ended_ago_s: float = Field(default=0.0, description="How long ago that was as this was said, by the host's clock.")
     log_end: int = Field(default=0, description="How far the job's log goes; brought up to date now and then.")
+    ports: tuple[PortInfo, ...] = Field(default=(), description="Where its container is reached.")
+    container_id: str = ""
+    pulled_bytes: int = Field(default=0, description="Of its image, so far.")
+    pull_total_bytes: int | None = Field(default=None, description="Of its image, as far as that is known.")
     cleanup_error: str = ""
     job_taken: bool = Field(
-        default=False, description="In the answer to an order: its runner has taken the job that came with it."
+        default=False,
+        description="Its runner has taken a job; of a process it is said in the answer to its order only.",
     )
 
 
@@ -159,3 +206,4 @@ class Changes(Answer):
     """These are all the tasks there are."""
     tasks: tuple[TaskInfo, ...]
     health: str = Field(default="", description="What is wrong with the host now; nothing: it is well.")
+    docker: str = Field(default="", description="As `HostInfo` says it.")

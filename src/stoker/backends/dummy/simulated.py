@@ -22,6 +22,9 @@ from stoker.wire.frame import FRAME_BYTES, Frame, Piece, Stream, encode
 from stoker.wire.runner import JobOrder, Result, Stop
 from stoker.wire.shim import Changes, TaskInfo, TaskOrder, Terminate
 
+ENGINE: Final = "simulated"
+"""Containers are simulated as anything else."""
+
 LONGEST_TIMER_S: Final = 86_400.0
 REMEMBERED: Final = 1_000
 """Fences of tasks that were removed."""
@@ -155,7 +158,9 @@ class Simulated:
         while not complete and self._number <= seen and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
             await self.news(left_s)
         tasks = tuple(self.info(task) for task in self.tasks.values() if task.changed > seen)
-        return Changes(cursor=f"{self.boot}:{self._number}", complete=complete, tasks=tasks, health=self.health)
+        return Changes(
+            cursor=f"{self.boot}:{self._number}", complete=complete, tasks=tasks, health=self.health, docker=ENGINE
+        )
 
     # What a runner is asked.
 

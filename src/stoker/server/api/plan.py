@@ -32,6 +32,7 @@ from stoker.server.sentence import HELD, sentence
 from stoker.store import instance, run_list
 from stoker.store.run_list import Listed, ListedJob
 from stoker.wire.configuration import TaskConfiguration, complete, to_json, to_policy
+from stoker.wire.container import needs_permission, without_secrets
 from stoker.wire.group import first_request, to_groups
 from stoker.wire.plan import Action, Place, Plan, PlanRequest
 from stoker.wire.revision import Comparison
@@ -60,8 +61,9 @@ async def plan_run(context: Ctx, access: Member, body: PlanRequest) -> Response:
             current = await run_list.latest(connection, access.project_id, configuration.name)
         now = context.engine.clock.now()
         found, gang, seen = await look(
-            connection, context.engine.merchant, context.rooms, now, besides=gang, fleets=configuration.fleets
-        )
+            connection, context.engine.merchant, context.rooms, now,
+            besides=gang, fleets=configuration.fleets, privileged=needs_permission(configuration),
+        )  # fmt: skip
         mine = {job for job, _ in gang.jobs}
         names = await instance.names(connection, {one.instance_id for one in found.assignments if one.job_id in mine})
     told = _told(configuration, access, current, gang, found, names)
@@ -216,7 +218,7 @@ def _told(
         action=action,
         sentence=said,
         name=configuration.name,
-        configuration=to_json(configuration),
+        configuration=without_secrets(to_json(configuration)),
         changes=difference.changes,
         refused=difference.refused,
         places=places,

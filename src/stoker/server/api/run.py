@@ -71,7 +71,7 @@ async def list_runs(
     before = id_cursor(cursor)
     async with context.database.connection() as connection:
         found = await run_list.page(connection, access.project_id, chosen, before, limit + 1)
-    items = tuple(view.run_of(one, access) for one in found[:limit])
+    items = tuple(view.with_pulls(view.run_of(one, access), context.pulls) for one in found[:limit])
     return answered(RunPage(items=items, next_cursor=str(items[-1].id) if len(found) > limit else None))
 
 
@@ -155,7 +155,7 @@ async def _shown(context: Context, access: Access, ref: str) -> Run:
     async with context.database.connection() as connection:
         found = await find_run(connection, access, ref)
         jobs = await run_list.jobs(connection, found.id, MOST_JOBS_SHOWN)
-    return view.run_of(found, access, jobs)
+    return view.with_pulls(view.run_of(found, access, jobs), context.pulls)
 
 
 async def _every_unfinished(context: Context, access: Access) -> list[Listed]:

@@ -57,6 +57,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "service": st.booleans(),
     "fleets": st.none() | st.lists(st.sampled_from(["a", "b"]), max_size=2).map(tuple),
     "hold": st.booleans(),
+    "privileged": st.booleans(),
 }
 
 

@@ -41,7 +41,7 @@ def test_every_key_is_understood() -> None:
     configuration = fleet(FULL)
     assert to_policy(configuration) == Fleet(
         1, 8, 600.0, False, ("dummy",), SpotPolicy.SPOT, 2.5, False, True, "auto",
-        parse_request({"cpu": "2..16", "gpu": "A100"}),
+        parse_request({"cpu": "2..16", "gpu": "A100"}), allow_privileged=True,
     )  # fmt: skip
     assert configuration.tags == {"team": "vision", "budget": "3"}
     assert FleetConfiguration.model_validate(json.loads(json.dumps(to_json(configuration)))) == configuration

@@ -1,7 +1,7 @@
 """`make bench`: measures on a PostgreSQL that syncs every commit, and says whether budgets hold.
 
 `make bench PART=engine` measures one part: engine, api, many, placement, preemption, runner, shim, bundle,
-first-run, crowd.
+first-run, docker, crowd.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import structlog
 
-from bench import bundle, runner, shim
+from bench import bundle, docker, runner, shim
 from bench.api import api
 from bench.crowd import crowd
 from bench.engine import engine
@@ -72,6 +72,7 @@ PARTS: dict[str, Callable[[], list[Result]]] = {
     "shim": shim.measure,
     "bundle": bundle.measure,
     "first-run": first_run,
+    "docker": docker.measure,
     "crowd": crowd,
 }
 

@@ -66,7 +66,7 @@ BAD: list[tuple[str, str, Any, tuple[int, str]]] = [
     ("POST", "/tasks", {"cpu": "NaN"}, (422, "validation")),
     ("POST", "/tasks", {"gpu_indices": [-1]}, (422, "validation")),
     ("POST", "/tasks", {"gpu_indices": [1, 1]}, (422, "gpu_twice")),
-    ("POST", "/tasks", {"runtime": "docker"}, (422, "no_runtime")),
+    ("POST", "/tasks", {"runtime": "docker"}, (422, "no_container")),
     ("POST", "/tasks", {"runtime": "magic"}, (422, "validation")),
     ("POST", f"/tasks/{ID}/terminate", {"fence": 1}, (404, "no_task")),
     ("POST", f"/tasks/{ID}/terminate", {}, (422, "validation")),

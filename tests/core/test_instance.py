@@ -202,6 +202,19 @@ def test_what_is_wrong_with_a_host_is_told_once_and_ends_nothing_that_runs() -> 
     assert (well.record.open, well.note) == (True, "well again")
 
 
+def test_a_container_engine_comes_and_goes_and_what_runs_goes_on() -> None:
+    busy = at(S.BUSY, **HELD)
+    assert INSTANCE.step(busy, Examined("", False), 5.0).row is None
+    step = INSTANCE.step(busy, Examined("", True), 5.0)
+    there = step.record
+    assert (there.blocks.capacity.docker, there.blocks.held, there.open) == (True, busy.blocks.held, True)
+    assert (step.effects, step.note) == ((), "has a container engine")
+    assert INSTANCE.step(there, Examined(""), 6.0).row is None, "nothing was said of it"
+    away = INSTANCE.step(there, Examined("its disk is nearly full", False), 7.0)
+    assert not away.record.blocks.capacity.docker
+    assert away.note == "unhealthy: its disk is nearly full; its container engine does not answer"
+
+
 def test_a_block_is_given_back_once() -> None:
     instance, _, _ = walk(INSTANCE, at(S.BUSY, **BOTH), Freed(TWO), Freed(TWO))
     assert (dict(instance.blocks.held), instance.version) == ({ONE: (0,)}, 1)

@@ -1,15 +1,51 @@
 """Whoever waits is told why, in words and numbers that help."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from stoker.core.gang import OnNoCapacity
+from stoker.core.block import Blocks
+from stoker.core.gang import InstanceRoom, OnNoCapacity
 from stoker.core.offer import FleetRoom, Offer, SpotPolicy
 from stoker.core.placement import DETAILED, plan
 from stoker.core.why import WhyCode
-from tests.core.placing import NOW, A, capacity, gang, only, room
+from tests.core.placing import NOW, A, capacity, gang, only, room, where
+
+
+def with_engine(place: InstanceRoom) -> InstanceRoom:
+    capacity = replace(place.blocks.capacity, docker=True)
+    return replace(place, blocks=Blocks(capacity, place.blocks.total, place.blocks.held))
+
+
+def test_a_container_is_placed_where_an_engine_is() -> None:
+    """Of two equal hosts one has Docker; a process may go to either."""
+    rooms = [room(1), with_engine(room(2))]
+    made = plan([gang(1, {"container": True}), gang(2, {"container": True, "cpu": 4})], rooms, now=NOW)
+    assert where(made) == {100: 2}
+    why = only(made)
+    assert "free" in why.sentence, "the second waits for room on the one that has it"
+    assert [one.sentence for one in why.reasons if one.instance_id.int == 1] in ([], ["has no Docker engine"])
+
+
+def test_where_no_engine_is_that_is_said_by_name() -> None:
+    for rooms, says in (
+        ([room(1)], "it runs in a container, and local-1 has no Docker engine"),
+        ([room(1), room(2)], "local-1 has no Docker engine, nor has local-2"),
+        ([room(n) for n in range(1, 5)], "local-1 has no Docker engine, nor have 3 others"),
+    ):
+        why = only(plan([gang(1, {"container": True})], rooms, now=NOW))
+        assert (why.code, why.limit) == (WhyCode.IMPOSSIBLE, "docker")
+        assert why.sentence.endswith(says)
+    offers, fleets = [Offer("aws", "m", "us", capacity())], [FleetRoom(A)]
+    why = only(plan([gang(1, {"container": True})], [], offers, fleets, now=NOW))
+    assert "no machine that could be launched has a Docker engine" in why.sentence
+
+
+def test_who_wants_all_rights_is_told_that_no_fleet_gives_them() -> None:
+    why = only(plan([gang(1, fleets=frozenset(), refused="no fleet allows it")], [room(1)], now=NOW))
+    assert (why.code, why.sentence) == (WhyCode.NO_FLEET, "no fleet allows it")
 
 
 @pytest.mark.parametrize("barred", ["cordoned", "unreachable since 12:00", "unhealthy: XID 79"])

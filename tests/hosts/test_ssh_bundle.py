@@ -1,0 +1,48 @@
+"""A host with nothing but sshd: no Python, nothing of ours; the bundle brings all that it takes."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from stoker.bundle.place import find_or_build
+from tests.hosts.ground import Stands
+from tests.hosts.land import Land
+from tests.machine import as_root
+
+pytestmark = [as_root, pytest.mark.xdist_group("ssh")]
+
+BARE = """
+for place in /root/.pyenv /work /opt /usr/lib/python3 /usr/local; do
+  if [ -d $place ]; then mount -t tmpfs tmpfs $place; fi
+done
+rm -f /usr/bin/python3*
+! command -v python3
+"""
+
+
+async def test_a_host_with_nothing_but_sshd(stand: Stands, shire: Land, shared_directory: Path) -> None:
+    host = shire.host()
+    host.run(BARE)
+    files, processes = host.files(), host.processes()
+    async with stand() as s:
+        s.parcel = await asyncio.to_thread(find_or_build, shared_directory)
+        async with s.serving():
+            began = time.monotonic()
+            await s.apply("bare", [host])
+            one = await s.is_(host, "IDLE", patience_s=60)
+            print(f"from apply to IDLE: {time.monotonic() - began:.1f} s; {one['steps']}")
+            run = await s.submit("echo without python; env | grep -c LD_ || true")
+            await s.run_is(run, "DONE")
+            assert await s.log(run) == "without python\n0\n"
+            await s.told("DELETE", "fleets/bare")
+
+            async def gone() -> bool:
+                return await s.of(host) is None
+
+            from tests.process.house import until
+
+            await until(gone, "it is gone")
+        assert host.processes() == processes
+        assert host.files() - files == set()

@@ -11,6 +11,7 @@ import grp
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -46,7 +47,7 @@ StrictModes no
 PidFile /run/sshd.pid
 PrintMotd no
 UseDNS no
-MaxStartups 100
+MaxStartups 300
 Subsystem sftp internal-sftp
 """
 
@@ -178,6 +179,13 @@ class Host:
             assert not check, f"{command}: {done.returncode} {done.stderr} {done.stdout}"
             return None
         return done.stdout
+
+    def start(self, words: Sequence[str]) -> "subprocess.Popen[bytes]":
+        """A program that goes on, as root, where we are."""
+        inside = ["nsenter", "--target", str(self.init), "--mount", "--pid", "--net", "--root", "--wd", "--"]
+        environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+        line = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words)}"
+        return subprocess.Popen([*inside, "/bin/sh", "-c", line], stdin=subprocess.DEVNULL, env=environ)
 
     def processes(self) -> list[str]:
         """Those that live, but for the host's own."""

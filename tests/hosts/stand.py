@@ -19,6 +19,7 @@ from stoker.server.hands import Hands
 from stoker.server.main import Served, running
 from stoker.server.settings import Settings
 from stoker.transport.parcel import Parcel
+from stoker.transport.tunnel import Tunnels
 from stoker.wire.frame import decode
 from tests.api.conftest import Client, Reply
 from tests.hosts.land import Host
@@ -75,6 +76,7 @@ class Stand:
     key: str
     served: Served = field(init=False)
     session: aiohttp.ClientSession = field(init=False)
+    tunnels: Tunnels = field(init=False)
 
     @property
     def client(self) -> Client:
@@ -93,7 +95,9 @@ class Stand:
         async def parcel() -> Parcel:
             return self.parcel
 
-        return Hands(context, parcel)
+        made = Hands(context, parcel)
+        self.tunnels = made.tunnels
+        return made
 
     async def ask(self, method: str, path: str, body: Any = None) -> Reply:
         return await self.client.ask(method, f"/api/projects/main/{path}", body)

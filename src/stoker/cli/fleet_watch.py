@@ -35,9 +35,9 @@ def place_of(one: Json) -> str:
 
 def now_of(one: Json) -> str:
     """What is being done there, or what stands in the way."""
-    if one["trouble"]:
+    if one.get("trouble"):
         return str(one["trouble"])
-    step = next((step for step in one["steps"] if step["state"] == "doing"), None)
+    step = next((step for step in one.get("steps", ()) if step["state"] == "doing"), None)
     return ": ".join(filter(None, (step["step"], step["message"]))) if step else ""
 
 

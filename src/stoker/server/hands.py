@@ -61,10 +61,10 @@ class Hands(Agents):
         self._context = context
         self._backends = backends.build(context.settings.home)
         context.dummy = self._backends.dummy
-        self._tunnels = Tunnels(context.doors, self._look_after)
+        self.tunnels = Tunnels(context.doors, self._look_after)
         speakers: dict[str, Speaker] = {
             UNIX: AgentLines(context.secret),
-            SSH: AgentLines(context.secret, self._tunnels.connect),
+            SSH: AgentLines(context.secret, self.tunnels.connect),
             DUMMY: self._backends.dummy.dummy.agents,
         }
         self._lines = AgentWays(self._way, speakers)
@@ -78,7 +78,7 @@ class Hands(Agents):
         ways, by_name = Ways(Keyring(context.settings.config_file).project), self._backends.by_name
         hosts = HostPerformers(context.database, self._lines)
         server = hashlib.sha256(b"server" + context.secret).hexdigest()[:16]
-        installer = Installer(context.database, self._tunnels, parcels or self._parcel, server)
+        installer = Installer(context.database, self.tunnels, parcels or self._parcel, server)
         self._ssh = SshPerformers(
             context.database, installer, hosts, ways, self._now, lambda: context.engine.replica.epoch
         )
@@ -119,7 +119,7 @@ class Hands(Agents):
         if self._watch is not None:
             await self._watch.stop()
         await self._lines.close()
-        await self._tunnels.close()
+        await self.tunnels.close()
         await self._backends.close()
 
     def wrote(self, job_id: JobId) -> None:
@@ -142,7 +142,7 @@ class Hands(Agents):
                     self._context.engine.wake(WATCH)
                 elif moved.after.state is S.TERMINATED:
                     self._lines.forget(moved.after.id)
-                    self._tunnels.forget(moved.after.id)
+                    self.tunnels.forget(moved.after.id)
         if self._market.saw(batch.moved):
             self._context.engine.wake(MARKET)
 

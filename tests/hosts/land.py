@@ -302,6 +302,9 @@ class Land:
             tables.chmod(0o1730)
         os.rmdir(disk / "upper/var/lib/stoker")
         os.mknod(disk / "upper/var/lib/stoker", 0o600 | 0o020000, 0)  # a whiteout: there is none
+        for name in (".bashrc", ".profile"):
+            # What this machine's root has there may write files.
+            host.write(f"/root/{name}", "")
         host.write("/etc/ssh/sshd_config", SSHD)
         host.new_host_key()
         host.admit(self.public_key)

@@ -1,15 +1,12 @@
 """A host with nothing but sshd: no Python, nothing of ours; the bundle brings all that it takes."""
 
-import asyncio
-import time
-from pathlib import Path
-
 import pytest
 
-from stoker.bundle.place import find_or_build
+from stoker.bundle.place import Bundle
 from tests.hosts.ground import Stands
 from tests.hosts.land import Land
 from tests.machine import as_root
+from tests.process.house import until
 
 pytestmark = [as_root, pytest.mark.xdist_group("ssh")]
 
@@ -22,17 +19,16 @@ rm -f /usr/bin/python3*
 """
 
 
-async def test_a_host_with_nothing_but_sshd(stand: Stands, shire: Land, shared_directory: Path) -> None:
+async def test_a_host_with_nothing_but_sshd(stand: Stands, shire: Land, bundle: Bundle) -> None:
     host = shire.host()
     host.run(BARE)
     files, processes = host.files(), host.processes()
     async with stand() as s:
-        s.parcel = await asyncio.to_thread(find_or_build, shared_directory)
+        s.parcel = bundle
         async with s.serving():
-            began = time.monotonic()
             await s.apply("bare", [host])
             one = await s.is_(host, "IDLE", patience_s=60)
-            print(f"from apply to IDLE: {time.monotonic() - began:.1f} s; {one['steps']}")
+            assert "MB" in one["steps"][2]["message"]
             run = await s.submit("echo without python; env | grep -c LD_ || true")
             await s.run_is(run, "DONE")
             assert await s.log(run) == "without python\n0\n"
@@ -40,8 +36,6 @@ async def test_a_host_with_nothing_but_sshd(stand: Stands, shire: Land, shared_d
 
             async def gone() -> bool:
                 return await s.of(host) is None
-
-            from tests.process.house import until
 
             await until(gone, "it is gone")
         assert host.processes() == processes

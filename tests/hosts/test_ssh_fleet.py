@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from stoker.bundle.place import Bundle
 from tests.hosts.ground import Stands
 from tests.hosts.land import Host, Land
 from tests.hosts.stand import Stand
@@ -75,24 +76,62 @@ async def test_applying_the_file_again_adds_and_removes_hosts_and_leaves_nothing
 
 
 @pytest.mark.parametrize("sudo", [True, False], ids=["sudo", "plain"])
-async def test_a_user_who_is_not_root(stand: Stands, shire: Land, sudo: bool) -> None:
+async def test_a_user_who_is_not_root(stand: Stands, shire: Land, bundle: Bundle, sudo: bool) -> None:
     """With sudo the agents are root's, and the user who logs in reaches them; without, they are the user's own."""
     host = shire.host(users=["ann"], boot=False)
     host.write("/etc/sudoers.d/ann", "ann ALL=(ALL) NOPASSWD: ALL\n" if sudo else "\n", 0o440)
     host.boot()
     files, processes = host.files(), host.processes()
+    async with stand() as s:
+        s.parcel = bundle
+        async with s.serving():
+            await login_as_ann(s, host, sudo)
+    assert host.processes() == processes
+    assert host.files() - files == set()
+
+
+async def login_as_ann(s: Stand, host: Host, sudo: bool) -> None:
+    await s.apply("office", [host], user="ann")
+    one = await s.is_(host, "IDLE")
+    check = one["steps"][1]["message"]
+    assert ("root by sudo" if sudo else "a plain user: it serves one project") in check
+    run = await s.submit("id -u; echo $HOME")
+    await s.run_is(run, "DONE")
+    user, home = (await s.log(run)).split()
+    if sudo:
+        assert user not in ("0", "2001") and home.startswith("/var/lib/stoker/host/")
+    else:
+        assert (user, home.startswith("/home/ann/.stoker/host/")) == ("2001", True)
+    await s.told("DELETE", "fleets/office")
+    await gone(s, host)
+
+
+SYSTEMCTL = """\
+#!/bin/sh
+unit=/etc/systemd/system/stoker-host.service
+echo "$@" >>/tmp/systemctl
+case "$*" in
+  "enable --now stoker-host") $(sed -n 's/^ExecStart=//p' $unit) </dev/null >>/tmp/unit.log 2>&1 & echo $! >/tmp/main ;;
+  "stop stoker-host"|"disable --now stoker-host") kill $(cat /tmp/main) ;;
+esac
+"""
+
+
+async def test_where_there_is_systemd_it_keeps_the_agent_running(stand: Stands, shire: Land) -> None:
+    """Played by a script that does what the unit says: this is no test of systemd."""
+    host = shire.host(boot=False)
+    host.write("/usr/local/bin/systemctl", SYSTEMCTL, 0o755)
+    host.boot()
+    host.run("mkdir -p /run/systemd/system /etc/systemd/system")
+    files, processes = host.files(), host.processes()
     async with stand() as s, s.serving():
-        await s.apply("office", [host], user="ann")
+        await s.apply("office", [host])
         one = await s.is_(host, "IDLE")
-        check = one["steps"][1]["message"]
-        assert ("root by sudo" if sudo else "a plain user: it serves one project") in check
-        run = await s.submit("id -u; echo $HOME")
-        await s.run_is(run, "DONE")
-        user, home = (await s.log(run)).split()
-        if sudo:
-            assert user not in ("0", "2001") and home.startswith("/var/lib/stoker/host/")
-        else:
-            assert (user, home.startswith("/home/ann/.stoker/host/")) == ("2001", True)
+        assert "systemd keeps it running" in one["steps"][3]["message"]
+        unit = host.run("cat /etc/systemd/system/stoker-host.service") or ""
+        assert "KillMode=process" in unit and "Restart=always" in unit
+        assert host.run("crontab -l", check=False) is None
+        await s.run_is(await s.submit("echo hello"), "DONE")
         await s.told("DELETE", "fleets/office")
         await gone(s, host)
         assert host.processes() == processes
@@ -105,7 +144,7 @@ async def test_a_host_is_in_one_fleet(stand: Stands, shire: Land) -> None:
     other = f"{shire.network}.200"
     async with stand() as s, s.serving():
         both = await asyncio.gather(s.apply("one", [host]), s.apply("two", [host]))
-        assert sorted(reply.status for reply in both) == [201, 400]
+        assert sorted(reply.status for reply in both) == [201, 422]
         refused = next(reply for reply in both if reply.status != 201)
         assert refused.body["error"]["problems"][0]["key"] == "ssh_config.hosts.0"
         assert f"{host.ip} is in fleet" in refused.body["error"]["message"]
@@ -137,7 +176,9 @@ async def test_who_is_not_let_in_is_told_which_line_is_missing(stand: Stands, sh
         public = (await s.told("GET", "key"))["public_key"]
         assert public in said
         host.admit(public)
-        await s.is_(host, "IDLE", patience_s=40)
+        again = await s.apply("office", [host], identity_file=None)
+        assert again.status == 200
+        await s.is_(host, "IDLE", patience_s=10)
         assert (await s.of(host))["trouble"] == ""
         async with s.served.context.database.connection() as connection:
             sealed = await connection.fetchval("SELECT sealed FROM ssh_key")
@@ -156,6 +197,20 @@ async def test_private_keys_are_shown_to_nobody(stand: Stands, shire: Land, caps
         async with s.served.context.database.connection() as connection:
             rows = [await connection.fetch(f"SELECT * FROM {table}") for table in ("fleet", "journal", "ssh_host")]
         assert secret not in repr((answers, rows))
+        wrong = {"configuration": {"type": "fleet"}, "keys": {"land.key": [s.key]}}
+        for path in ("fleets", "fleets/plan"):
+            refused = await s.ask("POST", path, wrong)
+            assert refused.status in (400, 422)
+            assert secret not in repr(refused.body) and "PRIVATE" not in repr(refused.body)
+        await s.told("DELETE", "fleets/office")
+        await gone(s, host)
+
+        async def forgotten() -> bool:
+            async with s.served.context.database.connection() as connection:
+                left = await connection.fetchval("SELECT count(*) FROM ssh_key WHERE fleet_id IS NOT NULL")
+            return int(left) == 0
+
+        await until(forgotten, "its keys went with the fleet")
     assert secret not in "".join(capsys.readouterr())
 
 
@@ -193,22 +248,31 @@ async def test_a_host_key_that_changed_is_refused_until_somebody_trusts_it(stand
         await s.is_(host, "IDLE", patience_s=60)
 
 
-async def test_hosts_on_which_the_agents_cannot_be(stand: Stands, shire: Land) -> None:
+async def test_hosts_on_which_the_agents_cannot_be(stand: Stands, shire: Land, bundle: Bundle) -> None:
     """A full disk, no permission, and the agents of another server: each is said, and tried again."""
     full, closed, taken = shire.host(disk_mb=40), shire.host(users=["ann"]), shire.host()
     closed.run("chmod 0555 /home/ann; chown root /home/ann")
     owner = "/var/lib/stoker/host/owner"
     taken.run(f"mkdir -p /var/lib/stoker/host; echo 0123456789abcdef x > {owner}")
-    async with stand() as s, s.serving():
-        await s.apply("office", [full, {"host": closed.ip, "user": "ann"}, taken])
-        assert "MB free, and the agents need" in await s.in_trouble(full)
-        assert "may not write in /home/ann" in await s.in_trouble(closed)
-        said = await s.in_trouble(taken)
-        assert "belongs to another Stoker server" in said and f"rm {owner}" in said
-        taken.run(f"rm {owner}")
-        closed.run("chmod 0755 /home/ann; chown ann /home/ann")
-        await s.is_(taken, "IDLE", patience_s=60)
-        await s.is_(closed, "IDLE", patience_s=60)
+    async with stand() as s:
+        s.parcel = bundle
+        async with s.serving():
+            await mended(s, full, closed, taken, owner)
+
+
+async def mended(s: Stand, full: Host, closed: Host, taken: Host, owner: str) -> None:
+    hosts: list[Host | dict[str, str]] = [full, {"host": closed.ip, "user": "ann"}, taken]
+    await s.apply("office", hosts)
+    assert "MB free, and the agents need" in await s.in_trouble(full)
+    assert "may not write in /home/ann" in await s.in_trouble(closed)
+    said = await s.in_trouble(taken)
+    assert "belongs to another Stoker server" in said and f"rm {owner}" in said
+    taken.run(f"rm {owner}")
+    closed.run("chmod 0755 /home/ann; chown ann /home/ann")
+    # Applied again, everything is tried again at once.
+    await s.apply("office", hosts)
+    await s.is_(taken, "IDLE", patience_s=20)
+    await s.is_(closed, "IDLE", patience_s=60)
 
 
 async def test_hosts_behind_a_gate(stand: Stands, shire: Land) -> None:

@@ -16,6 +16,18 @@ from tests.process.house import until
 
 pytestmark = [as_root, pytest.mark.xdist_group("ssh")]
 
+PROBE = """
+import glob, os, socket
+home = "/var/lib/stoker/host/shim"
+there = os.environ["HOME"].split("/")[7]
+for path in [home + "/shim.sock", home + "/tasks/" + there + "/runner.sock"]:
+    try:
+        socket.socket(socket.AF_UNIX).connect(path); print(path.split("/")[-1] + ": open")
+    except OSError: print(path.split("/")[-1] + ": refused")
+try: open(home + "/token").read(); print("token: open")
+except OSError: print("token: refused")
+"""
+"""What a job tries that would like to be somebody else."""
 COUNTS = "i=0; while [ ! -e /tmp/go ]; do i=$((i+1)); echo $i; sleep 0.1; done; echo end"
 
 
@@ -279,9 +291,19 @@ async def test_whoever_is_on_the_host_needs_the_token(stand: Stands, shire: Land
     """A job sees the agents' sockets, and gets nothing from them; nobody listens on an address."""
     host = shire.host()
     async with stand() as s, s.serving():
-        await s.apply("office", [host])
+        await s.apply("office", [host], blocks=4)
         await s.is_(host, "IDLE")
         listening = host.run("ss -Hlnt | awk '{print $4}'") or ""
         assert [one for one in listening.split() if not one.endswith(":22")] == []
-        modes = host.run("stat -c '%a %u' /var/lib/stoker/host/shim/shim.sock /var/lib/stoker/host/shim/token") or ""
-        assert all(line in ("700 0", "600 0") for line in modes.splitlines())
+        other = await s.submit(COUNTS)
+        await s.run_is(other, "RUNNING")
+        probe = await s.submit(f"/usr/bin/python3 -c '{PROBE}'")
+        await s.run_is(probe, "DONE")
+        assert (await s.log(probe)).split() == ["shim.sock:", "refused", "runner.sock:", "refused", "token:", "refused"]
+        root = host.run(
+            "curl -s -o /dev/null -w '%{http_code}' --unix-socket /var/lib/stoker/host/shim/shim.sock http://shim/tasks"
+            " || echo no curl"
+        )
+        assert root in ("401", "no curl\n")
+        host.run("touch /tmp/go")
+        await s.run_is(other, "DONE")

@@ -28,6 +28,7 @@ from stoker.engine.terrain import to_divide
 from stoker.store import fleet as fleet_store
 from stoker.store import instance as instance_store
 from stoker.store import journal
+from stoker.store import ssh as ssh_store
 from stoker.store.bundle import Bundle
 from stoker.store.database import Connection, Database
 from stoker.store.fleet import Standing
@@ -198,6 +199,7 @@ def _kind(offer: Offer) -> Kind:
 async def _bury(tx: Connection, now: float) -> None:
     gone = await fleet_store.bury(tx, now)
     if gone:
+        await ssh_store.bury(tx, gone)
         bundle = Bundle()
         entries = [journal.Entry("fleet", id, id, "Gone", "DELETING", "DELETED", "", "", id) for id in gone]
         journal.append(bundle, entries, now)

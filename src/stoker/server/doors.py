@@ -18,7 +18,9 @@ log = structlog.get_logger()
 
 class Doors:
     def __init__(self, database: Database, seal: Seal, now: Callable[[], float] = time.time) -> None:
-        self._database, self._seal, self._now = database, seal, now
+        self._database, self._seal, self.now = database, seal, now
+        self.revision = 0
+        """Another one whenever somebody has changed how hosts are logged in to: what failed is tried at once."""
 
     async def access(self, id: InstanceId) -> Access:
         async with self._database.connection() as connection:
@@ -41,7 +43,7 @@ class Doors:
     async def met(self, access: Access, met: Met) -> None:
         async with self._database.connection() as connection:
             for place, key in met.fresh.items():
-                await store.pin(connection, place, key, self._now())
+                await store.pin(connection, place, key, self.now())
                 log.info("a host key is trusted from now on", host=place, key=fingerprint(key))
             for place, key in met.changed.items():
                 await store.offered(connection, place, key)
@@ -55,14 +57,14 @@ class Doors:
         key = asyncssh.generate_private_key("ssh-ed25519", comment="stoker")
         private = key.export_private_key().decode()
         made = store.Key("", key.export_public_key().decode().strip(), self._seal.seal(private, f"{project_id}/"))
-        return await store.make_key(tx, project_id, made, self._now())
+        return await store.make_key(tx, project_id, made, self.now())
 
     async def keep(self, tx: Connection, project_id: ProjectId, fleet_id: FleetId, keys: Mapping[str, str]) -> None:
         """Private keys that a person's client has read from the files of these names."""
         for name, private in keys.items():
             sealed = self._seal.seal(private, f"{fleet_id}/{name}")
             await store.keep_key(
-                tx, project_id, fleet_id, store.Key(name, public_of(private, name), sealed), self._now()
+                tx, project_id, fleet_id, store.Key(name, public_of(private, name), sealed), self.now()
             )
 
 

@@ -15,7 +15,7 @@ from stoker.core.ids import FleetId, ProjectId, instance_name
 from stoker.core.instance_facts import Instance, S
 from stoker.core.offer import Offer, rank
 from stoker.core.phrase import counted, joined
-from stoker.engine.hint import FLEETS, PLACEMENT
+from stoker.engine.hint import ERRANDS, FLEETS, PLACEMENT
 from stoker.engine.placement import LOCK
 from stoker.server import view
 from stoker.server.auth import Access
@@ -109,16 +109,17 @@ class FleetDesk:
                     )
                 await self._hosts(tx, await self._make(tx, configuration), configuration, keys)
             elif not _changes(current, configuration):
-                if keys:
-                    may_manage(self._access, current.project_id, f"change the keys of fleet {current.name}")
-                    await self._hosts(tx, current.id, configuration, keys)
-                return False
+                if configuration.ssh_config is None:
+                    return False
+                # Its keys may be others, and what failed on its hosts is tried again at once.
+                may_manage(self._access, current.project_id, f"change the keys of fleet {current.name}")
+                await self._hosts(tx, current.id, configuration, keys)
             else:
                 if checked and (expected is None or (expected.id, expected.version) != (current.id, current.version)):
                     raise await _changed(tx, current, expected)
                 await self._change(tx, current, configuration)
                 await self._hosts(tx, current.id, configuration, keys)
-        self._context.engine.tell(FLEETS, PLACEMENT)
+        self._context.engine.tell(FLEETS, PLACEMENT, ERRANDS)
         return current is None
 
     async def delete(self, name: str, force: bool) -> store.Fleet:

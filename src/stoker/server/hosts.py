@@ -53,6 +53,8 @@ async def write_hosts(
     if lacking and said is not None:
         raise Invalid([_missing(said, name) for name in lacking], code=CODE)
     await store.put(tx, fleet_id, routes)
+    await store.hurry(tx, fleet_id, doors.now())
+    doors.revision += 1
 
 
 def _missing(said: SshConfig, name: str) -> Problem:

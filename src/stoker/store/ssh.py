@@ -10,10 +10,13 @@ from stoker.core.route import Route
 from stoker.store.database import Connection
 
 TAKEN = """
-SELECT ssh_host.place, fleet.name, fleet.project_id, ssh_host.wanted AND fleet.deleted_at IS NULL AS wanted
+SELECT ssh_host.place, fleet.name, fleet.project_id, still.wanted
 FROM ssh_host JOIN fleet ON fleet.id = ssh_host.fleet_id
+CROSS JOIN LATERAL (
+    SELECT ssh_host.wanted AND fleet.deleted_at IS NULL AND NOT fleet.policy @> '{"deleting": true}' AS wanted
+) AS still
 WHERE ssh_host.place = ANY($1::text[]) AND ssh_host.fleet_id <> $2
-  AND ((ssh_host.wanted AND fleet.deleted_at IS NULL) OR EXISTS (
+  AND (still.wanted OR EXISTS (
       SELECT FROM instance
       WHERE fleet_id = fleet.id AND location = ssh_host.place AND state <> 'TERMINATED'
   ))
@@ -73,6 +76,12 @@ DO UPDATE SET public = excluded.public, sealed = excluded.sealed, made_at = excl
 MAKE_KEY = """
 INSERT INTO ssh_key (project_id, fleet_id, name, public, sealed, made_at) VALUES ($1, NULL, '', $2, $3, $4)
 ON CONFLICT (project_id) WHERE fleet_id IS NULL DO NOTHING
+"""
+
+
+HURRY = """
+UPDATE outbox SET due_at = $2 FROM instance
+WHERE outbox.kind = 'instance' AND outbox.target = instance.id AND instance.fleet_id = $1 AND outbox.due_at > $2
 """
 
 
@@ -217,6 +226,13 @@ async def fleet_keys(tx: Connection, fleet_id: FleetId) -> dict[str, Key]:
     return {row["name"]: Key(*row) for row in rows}
 
 
-async def drop_keys(tx: Connection, fleet_id: FleetId) -> None:
-    """Of a fleet that is gone."""
-    await tx.execute("DELETE FROM ssh_key WHERE fleet_id = $1", fleet_id)
+async def hurry(tx: Connection, fleet_id: FleetId, now: float) -> None:
+    """What went wrong on its hosts is tried again at once: somebody has changed something."""
+    await tx.execute(HURRY, fleet_id, now)
+
+
+async def bury(tx: Connection, fleet_ids: Iterable[FleetId]) -> None:
+    """Of fleets that are gone nothing is kept: neither their keys nor where their hosts were."""
+    gone = list(fleet_ids)
+    await tx.execute("DELETE FROM ssh_key WHERE fleet_id = ANY($1::uuid[])", gone)
+    await tx.execute("DELETE FROM ssh_host WHERE fleet_id = ANY($1::uuid[])", gone)

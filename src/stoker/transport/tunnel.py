@@ -35,6 +35,9 @@ log = structlog.get_logger()
 class Doors(Protocol):
     """What is known of the hosts; kept by the server."""
 
+    revision: int
+    """Another one when that has changed."""
+
     async def access(self, id: InstanceId) -> Access:
         """`Unavailable` when nobody knows how to log in."""
         ...
@@ -55,13 +58,15 @@ class Tunnel:
     _failures: int = 0
     _not_before: float = 0.0
     _trouble: StokerError | None = None
+    _revision: int = 0
     _channels: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_CHANNELS))
 
     async def connection(self) -> Connection:
         if self._connection is not None and not self._connection.closed:
             return self._connection
         if self._making is None:
-            if self._trouble is not None and self.clock() < self._not_before:
+            as_before = self._revision == self.doors.revision
+            if self._trouble is not None and as_before and self.clock() < self._not_before:
                 raise self._trouble
             self._making = asyncio.get_running_loop().create_task(self._make())
             self._making.add_done_callback(_seen)
@@ -69,7 +74,7 @@ class Tunnel:
         return await asyncio.shield(self._making)
 
     async def _make(self) -> Connection:
-        met = Met()
+        met, self._revision = Met(), self.doors.revision
         try:
             access = await self.doors.access(self.id)
             try:
@@ -86,10 +91,6 @@ class Tunnel:
             return made
         finally:
             self._making = None
-
-    def try_again(self) -> None:
-        """Something has changed: the next one who asks does not wait."""
-        self._not_before, self._failures = 0.0, 0
 
     async def dial(self, path: str, protocol: asyncio.Protocol) -> None:
         """To a unix socket of the host."""
@@ -139,10 +140,6 @@ class Tunnels:
     async def remote(self, id: InstanceId) -> Remote:
         """To run commands there."""
         return Remote((await self.to(id).connection()).main)
-
-    def try_again(self) -> None:
-        for tunnel in self._tunnels.values():
-            tunnel.try_again()
 
     def forget(self, id: InstanceId) -> None:
         """The instance is gone."""

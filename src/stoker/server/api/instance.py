@@ -16,6 +16,7 @@ from stoker.core.machine import Event
 from stoker.core.phrase import counted
 from stoker.core.route import SSH
 from stoker.engine.change import Change, of_instance
+from stoker.engine.hint import ERRANDS
 from stoker.server import view
 from stoker.server.auth import Access, Manager, Member
 from stoker.server.context import Context
@@ -128,6 +129,10 @@ async def trust_instance(context: Ctx, access: Manager, instance: InstanceRef, b
             )
         await ssh_store.repin(tx, body.place, pin.offered, context.engine.clock.now())
         pins = await _pins(tx, access, instance)
+        if found.instance.fleet_id is not None:
+            await ssh_store.hurry(tx, found.instance.fleet_id, context.engine.clock.now())
+        context.doors.revision += 1
+    context.engine.tell(ERRANDS)
     return answered(HostKeys(items=tuple(map(_key_of, pins.items()))))
 
 

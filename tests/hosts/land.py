@@ -9,6 +9,7 @@ killed has left behind is removed by the next one.
 import fcntl
 import grp
 import os
+import pwd
 import re
 import secrets
 import shlex
@@ -28,6 +29,7 @@ from tests.hosts.packages import need
 from tests.machine import unavailable
 
 BASE: Final = Path("/var/tmp")
+HOME: Final = pwd.getpwuid(0).pw_dir
 PREFIX: Final = "stoker-land-"
 LOCK: Final = BASE / f"{PREFIX}lock"
 OWN: Final = ("root/.ssh", "root/.stoker", "var/lib/stoker", "var/spool/cron", "etc/cron.d", "etc/systemd", "etc/ssh")
@@ -112,7 +114,7 @@ class Host:
             self._process = subprocess.Popen(
                 ["ip", "netns", "exec", self.space, *wrapped],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
-                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"},
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": HOME},
             )  # fmt: skip
         (self.disk / "pid").write_text(str(self._process.pid))
         deadline = time.monotonic() + BOOT_S
@@ -173,7 +175,7 @@ class Host:
             uid = self.users[user]
             inside += ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
             words = [*inside, "/bin/sh", "-c", command]
-        env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+        env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": HOME}
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=env, check=False)
         if done.returncode:
             assert not check, f"{command}: {done.returncode} {done.stderr} {done.stdout}"
@@ -183,7 +185,7 @@ class Host:
     def start(self, words: Sequence[str]) -> "subprocess.Popen[bytes]":
         """A program that goes on, as root, where we are."""
         inside = ["nsenter", "--target", str(self.init), "--mount", "--pid", "--net", "--root", "--wd", "--"]
-        environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+        environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": HOME}
         line = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words)}"
         return subprocess.Popen([*inside, "/bin/sh", "-c", line], stdin=subprocess.DEVNULL, env=environ)
 
@@ -304,7 +306,7 @@ class Land:
         os.mknod(disk / "upper/var/lib/stoker", 0o600 | 0o020000, 0)  # a whiteout: there is none
         for name in (".bashrc", ".profile"):
             # What this machine's root has there may write files.
-            host.write(f"/root/{name}", "")
+            host.write(f"{HOME}/{name}", "")
         host.write("/etc/ssh/sshd_config", SSHD)
         host.new_host_key()
         host.admit(self.public_key)

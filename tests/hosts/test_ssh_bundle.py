@@ -1,7 +1,11 @@
 """A host with nothing but sshd: no Python, nothing of ours; the bundle brings all that it takes."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
+import stoker
 from stoker.bundle.place import Bundle
 from tests.hosts.ground import Stands
 from tests.hosts.land import Land
@@ -10,13 +14,15 @@ from tests.process.house import until
 
 pytestmark = [as_root, pytest.mark.xdist_group("ssh")]
 
-BARE = """
-for place in /root/.pyenv /work /opt /usr/lib/python3 /usr/local; do
+OURS = [sys.base_prefix, sys.prefix, str(Path(stoker.__file__).parents[2]), "/opt", "/usr/local", "/usr/lib/python3"]
+BARE = f"""
+for place in {" ".join(OURS)}; do
   if [ -d $place ]; then mount -t tmpfs tmpfs $place; fi
 done
 rm -f /usr/bin/python3*
 ! command -v python3
 """
+"""Neither a Python nor this checkout is there."""
 
 
 async def test_a_host_with_nothing_but_sshd(stand: Stands, shire: Land, bundle: Bundle) -> None:

@@ -211,6 +211,9 @@ class Host:
         place.write_text(text)
         place.chmod(mode)
 
+    def home(self, user: str) -> str:
+        return f"/home/{user}"
+
     def user(self, name: str) -> None:
         """An ordinary one. Before the host is switched on."""
         uid = self.users[name] = 2001 + len(self.users)

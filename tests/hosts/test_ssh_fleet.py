@@ -101,7 +101,7 @@ async def login_as_ann(s: Stand, host: Host, sudo: bool) -> None:
     if sudo:
         assert user not in ("0", "2001") and home.startswith("/var/lib/stoker/host/")
     else:
-        assert (user, home.startswith("/home/ann/.stoker/host/")) == ("2001", True)
+        assert (user, home.startswith(f"{host.home('ann')}/.stoker/host/")) == ("2001", True)
     await s.told("DELETE", "fleets/office")
     await gone(s, host)
 
@@ -251,7 +251,7 @@ async def test_a_host_key_that_changed_is_refused_until_somebody_trusts_it(stand
 async def test_hosts_on_which_the_agents_cannot_be(stand: Stands, shire: Land, bundle: Bundle) -> None:
     """A full disk, no permission, and the agents of another server: each is said, and tried again."""
     full, closed, taken = shire.host(disk_mb=40), shire.host(users=["ann"]), shire.host()
-    closed.run("chmod 0555 /home/ann; chown root /home/ann")
+    closed.run(f"chmod 0555 {closed.home('ann')}; chown root {closed.home('ann')}")
     owner = "/var/lib/stoker/host/owner"
     taken.run(f"mkdir -p /var/lib/stoker/host; echo 0123456789abcdef x > {owner}")
     async with stand() as s:
@@ -264,11 +264,11 @@ async def mended(s: Stand, full: Host, closed: Host, taken: Host, owner: str) ->
     hosts: list[Host | dict[str, str]] = [full, {"host": closed.ip, "user": "ann"}, taken]
     await s.apply("office", hosts)
     assert "MB free, and the agents need" in await s.in_trouble(full)
-    assert "may not write in /home/ann" in await s.in_trouble(closed)
+    assert f"may not write in {closed.home('ann')}" in await s.in_trouble(closed)
     said = await s.in_trouble(taken)
     assert "belongs to another Stoker server" in said and f"rm {owner}" in said
     taken.run(f"rm {owner}")
-    closed.run("chmod 0755 /home/ann; chown ann /home/ann")
+    closed.run(f"chmod 0755 {closed.home('ann')}; chown ann {closed.home('ann')}")
     # Applied again, everything is tried again at once.
     await s.apply("office", hosts)
     await s.is_(taken, "IDLE", patience_s=20)

@@ -1,7 +1,7 @@
 """`make bench`: measures on a PostgreSQL that syncs every commit, and says whether budgets hold.
 
 `make bench PART=engine` measures one part: engine, api, many, placement, preemption, runner, shim, bundle,
-first-run, docker, crowd.
+ssh, first-run, docker, crowd.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from bench.many import many
 from bench.placement import placement
 from bench.preemption import preemption
 from bench.result import Result, write
+from bench.ssh import ssh
 from stoker.store.database import Database
 from stoker.store.migration import migrate
 from stoker.store.postgres import Embedded
@@ -71,6 +72,7 @@ PARTS: dict[str, Callable[[], list[Result]]] = {
     "runner": runner.measure,
     "shim": shim.measure,
     "bundle": bundle.measure,
+    "ssh": with_database(ssh),
     "first-run": first_run,
     "docker": docker.measure,
     "crowd": crowd,

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from docs.ssh import SSH_HEAD, SSH_HOST_MEANINGS, SSH_JUMP_MEANINGS, SSH_MEANINGS, SSH_TAIL
 from stoker.wire.configuration import TaskConfiguration, json_schema
 from stoker.wire.container import Images
 from stoker.wire.fleet import FleetConfiguration
@@ -221,7 +222,11 @@ def page() -> str:
 
 
 def fleet_page() -> str:
-    return "\n".join([_FLEET_HEAD, *_table(json_schema(FleetConfiguration), "", _FLEET_MEANINGS), _FLEET_TAIL])
+    schema = json_schema(FleetConfiguration)
+    hosts = [*_table(schema["$defs"]["SshConfig"], "ssh_config.", SSH_MEANINGS)]
+    hosts += list(_table(schema["$defs"]["SshHost"], "hosts[].", SSH_HOST_MEANINGS))[2:]
+    hosts += list(_table(schema["$defs"]["ProxyJump"], "proxy_jump.", SSH_JUMP_MEANINGS))[2:]
+    return "\n".join([_FLEET_HEAD, *_table(schema, "", _FLEET_MEANINGS), _FLEET_TAIL, SSH_HEAD, *hosts, SSH_TAIL])
 
 
 def _table(
@@ -286,8 +291,15 @@ _MEANINGS: Final = {
 _FLEET_MEANINGS: Final = {
     "type": ("`fleet`: a group of machines with one policy.", "it has to be there"),
     "name": ("At most 63 small letters, digits and hyphens.", "it has to be there"),
-    "backends": ("Where its machines are: `dummy`, or `local` for the server's own host.", "it has to be there"),
-    "nodes": ("`2`: so many at any time. `0..8`: as many as are needed. `0..`: without end.", "it has to be there"),
+    "backends": (
+        "Where its machines are: `dummy`, or `local` for the server's own host.",
+        "it has to be there, or `ssh_config`",
+    ),
+    "ssh_config": ("Hosts of yours that it is made of, [below](#hosts-of-yours).", "none"),
+    "nodes": (
+        "`2`: so many at any time. `0..8`: as many as are needed. `0..`: without end.",
+        "it has to be there beside `backends`",
+    ),
     "resources": ("Which machines it may be made of.", "any"),
     "idle_duration": ("How long one above the least may be idle before it goes: 90s, 15m, 2d, or `off`.", "5m"),
     "max_price": ("Of one machine, an hour.", "any"),

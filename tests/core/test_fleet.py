@@ -16,6 +16,7 @@ from stoker.core.fleet import (
     Create,
     Fleet,
     FleetInstance,
+    Join,
     Reach,
     Retire,
     home,
@@ -35,7 +36,7 @@ from stoker.core.resources import Capacity, parse_request
 NOW = 10_000.0
 
 
-def instance(n: int, idle_s: float | None = None, **more: bool) -> FleetInstance:
+def instance(n: int, idle_s: float | None = None, **more: Any) -> FleetInstance:
     return FleetInstance(InstanceId(UUID(int=n)), None if idle_s is None else NOW - idle_s, **more)
 
 
@@ -99,6 +100,33 @@ def test_a_host_of_the_users_stays() -> None:
     assert plan_fleet(Fleet(0, 1, 300), seen, NOW) == ()
     assert next_at(Fleet(0, 1, 300), seen) is None
     assert retired(plan_fleet(Fleet(0, 1, deleting=True), seen, NOW)) == [1, 2]
+
+
+OFFICE = Fleet(idle_duration_s=None, blocks=1, hosts=(("one", None), ("two", "auto")))
+
+
+def test_hosts_that_are_named_join_and_those_that_are_not_go_when_no_job_is_on_them() -> None:
+    """One that still leaves comes back when it is gone: two agents on one host would be one too many."""
+    assert plan_fleet(OFFICE, [], NOW) == (Join("one"), Join("two"))
+    there = [instance(1, 9.0, owned=True, place="one"), instance(2, owned=True, place="two", leaving=True)]
+    assert plan_fleet(OFFICE, there, NOW) == ()
+    other = [instance(3, 9.0, owned=True, place="three", fits=False), instance(4, 9.0, owned=True, place="two")]
+    assert plan_fleet(OFFICE, other, NOW) == (
+        Retire(InstanceId(UUID(int=3)), "it no longer fits the fleet"), Join("one"),
+    )  # fmt: skip
+    busy = [instance(3, owned=True, place="three", fits=False, reserved=True), *other[1:], *there[:1]]
+    assert plan_fleet(OFFICE, busy, NOW) == ()
+    assert plan_fleet(replace(OFFICE, deleting=True), there[:1], NOW) == (
+        Retire(InstanceId(UUID(int=1)), "the fleet is being deleted"),
+    )
+
+
+def test_a_host_is_divided_in_its_own_way_once_it_is_known_what_it_has() -> None:
+    known = Instance(InstanceId(UUID(int=1)), None, "ssh", Blocks(Capacity(2.0, 1024), 1), owned=True, location="two")
+    assert OFFICE.divides(known) == 32
+    assert OFFICE.divides(replace(known, location="one")) is None
+    assert OFFICE.divides(replace(known, blocks=Blocks(Capacity(0.0, 0), 1))) is None
+    assert reach_of("office", OFFICE, 0).most == 2
 
 
 def test_a_fleet_that_is_deleted_retires_everything() -> None:

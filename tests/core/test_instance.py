@@ -1,10 +1,12 @@
 """The table of the instance: blocks taken and given back, silence, and that no machine is ever forgotten."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
 
+from stoker.core.block import Blocks
 from stoker.core.ids import JobId
 from stoker.core.instance import EVENTS, INSTANCE, deadline
 from stoker.core.instance_facts import (
@@ -35,6 +37,7 @@ from stoker.core.job_facts import Freed, Taken
 from stoker.core.limits import LAUNCH_S, LEAVING_GRACE_S, PERFORMANCE_S, PROVIDER_SILENCE_S
 from stoker.core.machine import Event, TimeUp
 from stoker.core.machine import Refused as NotPossible
+from stoker.core.resources import Capacity
 from tests.core.living import an_instance, walk
 
 ONE, TWO = JobId(UUID(int=1)), JobId(UUID(int=2))
@@ -151,6 +154,17 @@ def test_a_launch_that_nobody_answers_ends_like_one_that_is_refused(owned: bool,
     assert (effects, instance.message) == ([INTERRUPTED, Destroy()], f"{sentence} within {LAUNCH_S:g} s")
     late, effects, _ = walk(INSTANCE, instance, Launched("i-late"))
     assert (late.state, late.handle, effects) == (S.TERMINATING, "i-late", [])
+
+
+def test_a_host_that_somebody_named_is_waited_for_and_takes_nothing_before_it_is_known_what_it_has() -> None:
+    """It may be switched off for a week. What it has is said with the word that it was reached."""
+    unmet = replace(at(S.PENDING, owned=True), blocks=Blocks(Capacity(0.0, 0), 1))
+    assert (deadline(unmet), unmet.open) == (None, False)
+    assert INSTANCE.step(unmet, TimeUp(), 1e9).row is None
+    capacity = Capacity(8.0, 4096)
+    met, effects, _ = walk(INSTANCE, unmet, Launched("10.0.0.7", capacity, 4), now=50.0)
+    assert (met.state, met.blocks, effects) == (S.PROVISIONING, Blocks(capacity, 4), [])
+    assert (met.open, deadline(replace(met, entered_at=50.0))) == (True, 50.0 + met.provisioning_limit_s)
 
 
 def test_a_call_that_hangs_is_made_once_more_before_the_machine_is_given_up() -> None:

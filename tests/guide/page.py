@@ -7,7 +7,7 @@ A command succeeds, unless it says `# exit code N` at its end.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -21,12 +21,19 @@ class File:
     name: str
     text: str
 
+    def with_(self, old: str, new: str) -> "File":
+        return replace(self, text=self.text.replace(old, new))
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
     line: str
     exit_code: int
     printed: tuple[str, ...]
+
+    def with_(self, old: str, new: str) -> "Command":
+        printed = tuple(line.replace(old, new) for line in self.printed)
+        return replace(self, line=self.line.replace(old, new), printed=printed)
 
 
 def steps(page: Path) -> list[File | Command]:

@@ -11,10 +11,11 @@ from stoker.bundle.place import find_or_build
 from tests.hosts import engine as engines
 from tests.hosts.box import Yard, yard
 from tests.hosts.engine import Engine, Registry
+from tests.hosts.ground import shire, stand
 from tests.process.conftest import house, new_home
 from tests.process.house import House
 
-__all__ = ["house", "new_home"]
+__all__ = ["house", "new_home", "shire", "stand"]
 
 Yards = Callable[..., AbstractAsyncContextManager[Yard]]
 

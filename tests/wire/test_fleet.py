@@ -123,8 +123,9 @@ def test_a_task_is_read_as_a_task() -> None:
 
 def test_the_schema_for_editors_knows_every_key_and_says_what_it_is_for() -> None:
     schema = json_schema(FleetConfiguration)
-    assert set(schema["properties"]) == {line.partition(":")[0] for line in FULL.split("\n") if line}
-    assert schema["required"] == ["type", "name", "backends"]
+    known = {line.partition(":")[0] for line in FULL.split("\n") if line}
+    assert set(schema["properties"]) == {*known, "ssh_config"}
+    assert schema["required"] == ["type", "name"]
     for key in set(schema["properties"]) - {"type"}:
         assert "description" in json.dumps(schema["properties"][key]), key
 

@@ -21,6 +21,7 @@ from stoker.cli.run import confirm, show_numbers
 from stoker.client import run as runs
 from stoker.client.client import Json, Unreachable
 from stoker.client.configuration import Written, alone, filled, read, unset
+from stoker.client.identity import keys_of
 from stoker.client.profile import chosen, merged
 from stoker.core.errors import Conflict, UserError
 from stoker.core.limits import MOST_FILE_BYTES
@@ -113,7 +114,8 @@ def apply(
     configuration = written.given | ({"name": name} if name else {})
     if configuration.get("type") == "fleet":
         with _explaining(written):
-            apply_fleet(session, configuration, yes=yes, dry_run=dry_run, as_json=as_json)
+            keys = keys_of(configuration, written, directory)
+            apply_fleet(session, configuration, keys, yes=yes, dry_run=dry_run, as_json=as_json)
         return
     with _explaining(written):
         plan = runs.plan(session.client, configuration)

@@ -7,6 +7,7 @@ import click
 
 from stoker.cli import moment, screen
 from stoker.cli.command import Session, command, group, json_option, pass_session
+from stoker.cli.fleet_watch import watch
 from stoker.cli.run import confirm
 from stoker.client.client import Json
 
@@ -55,12 +56,15 @@ def list_(session: Session, tag: str | None, as_json: bool) -> None:
     _list(session, tag, as_json)
 
 
-@fleet.command("get", example="stoker fleet get cloud --json")
+@fleet.command("get", example="stoker fleet get office -w")
 @click.argument("name")
+@click.option("-w", "--watch", "watched", is_flag=True, help="Show what is done on its machines until all are up.")
 @json_option
 @pass_session
-def get(session: Session, name: str, as_json: bool) -> None:
+def get(session: Session, name: str, watched: bool, as_json: bool) -> None:
     """Show one, with its machines."""
+    if watched:
+        watch(session, name)
     _show(session, name, as_json)
 
 
@@ -80,7 +84,9 @@ def delete(session: Session, name: str, force: bool, yes: bool, as_json: bool) -
     screen.out(f"{name}  deleted" if not gone["instances"] else f"{name}  {gone['message']}")
 
 
-def apply_fleet(session: Session, configuration: Json, *, yes: bool, dry_run: bool, as_json: bool) -> None:
+def apply_fleet(
+    session: Session, configuration: Json, keys: dict[str, str], *, yes: bool, dry_run: bool, as_json: bool
+) -> None:
     """Shows what would change, asks, and does it; machines come and go by themselves."""
     client = session.client
     plan = client.post(client.at("fleets", "plan"), {"configuration": configuration})
@@ -92,20 +98,23 @@ def apply_fleet(session: Session, configuration: Json, *, yes: bool, dry_run: bo
         return
     if plan["action"] != "nothing":
         confirm("Make it?" if plan["action"] == "create" else "Change it?", yes, default=True)
-    asked = {"configuration": configuration, "expected": plan["expected"]}
+    asked = {"configuration": configuration, "expected": plan["expected"], "keys": keys}
     applied = client.post(client.at("fleets"), asked)
     if as_json:
         screen.show_json(applied)
         return
     done = {"create": "made", "update": "changed", "nothing": "unchanged"}[plan["action"]]
     screen.out(f"{applied['name']}  {done}")
-    if applied["message"]:
+    if plan["joining"]:
+        screen.note(f"`stoker fleet get -w {applied['name']}` shows how they come.")
+    elif applied["message"]:
         screen.note(f"It has {applied['message']}; `stoker fleet get {applied['name']}` shows it.")
 
 
 def _show_plan(plan: Json) -> None:
     lines = [screen.paint(plan["sentence"], "", sys.stderr, bold=True)]
     lines += [f"  {one['key']}: {one['before'] or 'nothing'} → {one['after'] or 'nothing'}" for one in plan["changes"]]
+    lines += [f"  + {one}" for one in plan["joining"]]
     lines += [
         f"  - {one['name']}: {one['reason']}{' (when its jobs have ended)' if one['busy'] else ''}"
         for one in plan["leaving"]
@@ -146,7 +155,7 @@ def _show(session: Session, name: str, as_json: bool) -> None:
 def _row(one: Json, now: float) -> tuple[object, ...]:
     return (
         one["name"],
-        one["spec"].get("nodes", 1),
+        one["spec"].get("nodes") or len(one["spec"].get("ssh_config", {}).get("hosts", [1])),
         one["instances"],
         one["idle"],
         one["busy"],
@@ -166,5 +175,5 @@ def money(amount: float) -> str:
 
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {one}" for key, one in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        return ", ".join(f"{key}: {_plain(one)}" for key, one in value.items())
+    return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)

@@ -7,6 +7,7 @@ import click
 from stoker.cli import moment, screen
 from stoker.cli.command import F, Session, command, group, json_option, pass_session
 from stoker.cli.fleet import money
+from stoker.cli.fleet_watch import now_of
 from stoker.cli.run import confirm
 from stoker.client.client import Json
 from stoker.core import phrase
@@ -38,7 +39,7 @@ def instances(session: Session, instance: str | None, as_json: bool) -> None:
 
 @group(
     "instance",
-    short_help="Machines: list, get, cordon, drain, delete.",
+    short_help="Machines: list, get, cordon, drain, trust, delete.",
     example="""
     stoker instance list --fleet cloud
     stoker instance drain dummy-9c41ab --deadline 10m
@@ -115,6 +116,30 @@ def delete(session: Session, name: str, force: bool, yes: bool, as_json: bool) -
     _told(one, as_json, "leaves")
 
 
+@instance.command("trust", example="stoker instance trust ssh-9c41ab")
+@name_argument
+@click.option("--key", metavar="SHA256:…", help="Take this one and no other, without a question.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@json_option
+@pass_session
+def trust(session: Session, name: str, key: str | None, yes: bool, as_json: bool) -> None:
+    """Show the host keys by which a host of yours is known, and take a changed one for its own."""
+    at = session.client.at("instances", name)
+    known = session.client.get(f"{at}/keys")["items"]
+    for one in [one for one in known if one["offered"] and key in (None, one["offered"])]:
+        screen.note(f"{one['place']} was {one['fingerprint']} and is now {one['offered']}.")
+        if key is None:
+            confirm("Is that so because it was set up anew? Trust the new key?", yes)
+        asked = {"place": one["place"], "fingerprint": one["offered"]}
+        known = session.client.post(f"{at}/trust", asked)["items"]
+    if as_json:
+        screen.show_json(known)
+        return
+    for one in known:
+        other = f"; now it shows {one['offered']}, which is refused" if one["offered"] else ""
+        screen.out(f"{one['place']}  {one['fingerprint']}{other}")
+
+
 def _within(deadline: str) -> str:
     return "" if deadline == "off" else f", or after {deadline}"
 
@@ -164,6 +189,12 @@ def _show(session: Session, name: str, as_json: bool) -> None:
         rows += [("price", f"{money(one['price'])} an hour"), ("cost", f"{money(one['cost'])} so far")]
     if one["launched_at"]:
         rows += [("launched", moment.ago(one["launched_at"], now))]
+    if one["location"] and not one["offer"]:
+        rows += [("host", one["location"])]
+    rows += [
+        ("step" if not number else "", f"{step['step']}: {step['message'] or step['state']}")
+        for number, step in enumerate(one["steps"])
+    ]
     rows += [("job", f"{job['run']} {job['replica']}/{job['node']} {job['status']}") for job in one["tenants"]]
     if other := one["jobs"] - len(one["tenants"]):
         rows += [("", f"and {phrase.counted(other, 'job')} that you do not see here")]
@@ -187,7 +218,7 @@ def _row(one: Json, now: float) -> tuple[object, ...]:
         phrase.spare("memory", free["memory_mb"], has["memory_mb"]).removesuffix(" of memory"),
         f"{free['gpus']:g} of {_gpus(has['gpus'])}" if has["gpus"] else "",
         moment.ago(one["since"], now),
-        "; ".join(filter(None, (silent, cordoned, one["health"], one["message"]))),
+        "; ".join(filter(None, (silent, cordoned, one["health"], one["message"], now_of(one)))),
     )
 
 

@@ -49,7 +49,7 @@ TABLE: Final = {
     },
     "Machines": {
         "fleet": (f"{HERE}.fleet", "Groups of machines: list, get, delete."),
-        "instance": (f"{HERE}.instance", "Machines: list, get, cordon, drain, delete."),
+        "instance": (f"{HERE}.instance", "Machines: list, get, cordon, drain, trust, delete."),
     },
     "Set up": {
         "config": (f"{HERE}.config", "Show or set which server you talk to."),

@@ -80,6 +80,18 @@ def delete(session: Session, name: str, yes: bool) -> None:
     screen.out(f"{name}  deleted")
 
 
+@project.command("key", example="stoker project key | ssh root@gpu-1 'cat >> .ssh/authorized_keys'")
+@json_option
+@pass_session
+def key(session: Session, as_json: bool) -> None:
+    """Print the public key by which the server logs in to hosts whose fleet names no other."""
+    told = session.client.get(session.client.at("key"))
+    if as_json:
+        screen.show_json(told)
+    else:
+        screen.out(told["public_key"])
+
+
 @project.command("members", example="stoker project members --project vision")
 @json_option
 @pass_session

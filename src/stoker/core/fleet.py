@@ -12,6 +12,7 @@ from stoker.core.ids import FleetId, InstanceId, ProjectId
 from stoker.core.instance_facts import Instance, S
 from stoker.core.offer import ANYTHING, FleetRoom, Offer, Site, SpotPolicy
 from stoker.core.resources import Request
+from stoker.core.route import SSH
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,9 @@ class Fleet:
     allow_privileged: bool | None = None
     """Whether jobs may be root on its hosts: in privileged containers, or with the container engine inside. None: on
     the server's own host, as long as nobody but one person uses the server."""
+    hosts: tuple[tuple[str, int | str | None], ...] = ()
+    """The hosts of people that it is made of, each with its own division if it has one; none where machines are
+    launched."""
 
     def __post_init__(self) -> None:
         if self.min_nodes < 0 or (self.max_nodes is not None and self.max_nodes < self.min_nodes):
@@ -58,13 +62,19 @@ class Fleet:
 
     def divides(self, one: Instance) -> int | None:
         """Into how many blocks an instance of it has to be divided anew; None: it is as it should be, or cannot be."""
-        if self.blocks is None:
+        blocks = self.blocks_of(one)
+        if blocks is None or (self.hosts and not one.blocks.capacity.cpu):
+            # What a host has is not known before it was reached.
             return None
         try:
-            total = divide(one.blocks.capacity, self.blocks)
+            total = divide(one.blocks.capacity, blocks)
         except UserError:
             return None
         return None if total == one.blocks.total else total
+
+    def blocks_of(self, one: Instance) -> int | str | None:
+        own = dict(self.hosts).get(one.location) if self.hosts else None
+        return self.blocks if own is None else own
 
     def to_json(self) -> dict[str, Any]:
         """What differs from the defaults; stored with the fleet."""
@@ -86,7 +96,7 @@ class Reach(NamedTuple):
 def reach_of(name: str, fleet: Fleet, instances: int) -> Reach:
     """Of hosts that are simply there, those that are there; of what it launches, as many as it may."""
     if not fleet.backends:
-        return Reach(name, instances)
+        return Reach(name, max(instances, len(fleet.hosts)))
     return Reach(name, None if fleet.max_nodes is None else max(fleet.max_nodes, instances))
 
 
@@ -102,6 +112,7 @@ _DEFAULTS = {field.name: field.default for field in fields(Fleet)}
 _READERS: dict[str, Callable[[Any], Any]] = {
     "spot_policy": SpotPolicy,
     "backends": tuple,
+    "hosts": lambda value: tuple((place, blocks) for place, blocks in value),
     "resources": Request.from_json,
 }
 
@@ -128,6 +139,7 @@ class FleetInstance:
     cordoned: bool = False
     fits: bool = True  # the fleet as it is now would still make such an instance
     owned: bool = False  # a host of the user's, which nobody could launch again
+    place: str = ""  # as which the fleet names it
 
     @property
     def free(self) -> bool:
@@ -158,6 +170,7 @@ def seen(fleet: Fleet, instances: Sequence[Instance]) -> list[FleetInstance]:
             one.cordoned,
             not misfit(fleet, one, there),
             one.owned,
+            one.location,
         )
         for one in instances
     ]
@@ -166,7 +179,8 @@ def seen(fleet: Fleet, instances: Sequence[Instance]) -> list[FleetInstance]:
 def misfit(fleet: Fleet, one: Instance, there: Site = None) -> str:
     """Why the fleet would not make such an instance now; how it is divided can be changed."""
     if one.owned:
-        return ""
+        named = one.backend != SSH or any(place == one.location for place, _ in fleet.hosts)
+        return "" if named else "it is not among the hosts of its fleet any more"
     made_of = Offer(one.backend, one.offer, one.location, one.blocks.capacity, one.price, one.spot)
     backends = frozenset(fleet.backends)
     room = FleetRoom(
@@ -192,7 +206,14 @@ class Retire:
     reason: str
 
 
-Action = Create | Retire
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A host of somebody's, with what is known of it: where it is."""
+
+    place: str
+
+
+Action = Create | Retire | Join
 
 
 def plan_fleet(fleet: Fleet, instances: Iterable[FleetInstance], now: float) -> tuple[Action, ...]:
@@ -225,7 +246,10 @@ def plan_fleet(fleet: Fleet, instances: Iterable[FleetInstance], now: float) -> 
     missing = fleet.min_nodes - kept
     if fleet.max_nodes is not None:
         missing = min(missing, fleet.max_nodes - len(there))
-    return (*retired, *((Create(missing),) if missing > 0 else ()))
+    # One that is leaving may come back once it is gone.
+    known = {one.place for one in there}
+    joining = (Join(place) for place, _ in fleet.hosts if place not in known)
+    return (*retired, *((Create(missing),) if missing > 0 else ()), *joining)
 
 
 def excess(fleet: Fleet, staying: Sequence[FleetInstance]) -> int:

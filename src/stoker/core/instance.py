@@ -4,6 +4,7 @@ The row exists before a provider is asked, and stays unfinished until the provid
 agent, or a person) confirms that the machine is gone: nothing we started is ever forgotten.
 """
 
+import math
 from dataclasses import replace
 
 from stoker.core.block import Blocks
@@ -48,6 +49,9 @@ def give(instance: Instance, event: Freed, now: float) -> Then:
 
 
 def launched(instance: Instance, event: Launched, now: float) -> Then:
+    if instance.unmet and event.capacity is not None:
+        # Nothing was placed on it before.
+        return ask(handle=event.handle, launched_at=now, blocks=Blocks(event.capacity, event.total))
     return ask(TellJobs(Tidings.PLACED), handle=event.handle, launched_at=now)
 
 
@@ -227,6 +231,9 @@ def unanswered(instance: Instance, event: TimeUp, now: float) -> bool:
 
 
 def answer_limit_s(instance: Instance) -> float:
+    if instance.unmet:
+        # A host that is switched off is waited for.
+        return math.inf
     return LAUNCH_S if instance.state is S.PENDING else instance.provisioning_limit_s
 
 
@@ -260,7 +267,8 @@ def silence_at(instance: Instance) -> float | None:
 def deadline(instance: Instance) -> float | None:
     match instance.state:
         case S.PENDING | S.PROVISIONING:
-            return instance.entered_at + answer_limit_s(instance)
+            at = instance.entered_at + answer_limit_s(instance)
+            return None if math.isinf(at) else at
         case S.IDLE | S.BUSY:
             return min((at for at in (instance.drain_at, silence_at(instance)) if at is not None), default=None)
         case S.TERMINATING | S.TERMINATED:

@@ -64,7 +64,13 @@ class Instance:
     @property
     def open(self) -> bool:
         """May a job be placed here?"""
-        return self.state in LIVE and not self.cordoned and self.unreachable_since is None and not self.health
+        at_hand = self.state in LIVE and not self.unmet
+        return at_hand and not self.cordoned and self.unreachable_since is None and not self.health
+
+    @property
+    def unmet(self) -> bool:
+        """A host that somebody named and that was not reached yet: nobody knows what it has."""
+        return self.owned and not self.blocks.capacity.cpu
 
 
 # Facts.
@@ -75,6 +81,9 @@ class Launched(Event):
     """The provider accepted the launch, or the SSH host was reached."""
 
     handle: str
+    capacity: Capacity | None = None
+    """What it has, where that was not known before, and into how many blocks it is divided."""
+    total: int = 1
 
 
 @dataclass(frozen=True, slots=True)

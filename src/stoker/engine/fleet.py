@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from stoker.core.block import Blocks
 from stoker.core.commitment import Moved
-from stoker.core.fleet import Create, Retire, is_keen, next_at, plan_fleet, seen
+from stoker.core.fleet import Create, Join, Retire, is_keen, next_at, plan_fleet, seen
 from stoker.core.ids import FleetId, InstanceId
 from stoker.core.instance_facts import DeleteAsked, Divided, Instance, S, Unwanted
 from stoker.core.limits import PAGE
 from stoker.core.offer import PENALTY_HALF_LIFE_S, FleetRoom, Offer, rank, rests_until
+from stoker.core.resources import Capacity
+from stoker.core.route import SSH
 from stoker.engine.aside import Aside
 from stoker.engine.change import Change, of_instance
 from stoker.engine.clock import Clock
@@ -25,6 +28,7 @@ from stoker.engine.terrain import to_divide
 from stoker.store import fleet as fleet_store
 from stoker.store import instance as instance_store
 from stoker.store import journal
+from stoker.store import ssh as ssh_store
 from stoker.store.bundle import Bundle
 from stoker.store.database import Connection, Database
 from stoker.store.fleet import Standing
@@ -117,6 +121,8 @@ class Fleets:
                         todo.changes += self._retired(fleet, action)
                     case Create():
                         missing.append((fleet, action.n))
+                    case Join():
+                        todo.changes.append(Change(instances=(self._joining(fleet, action, now),)))
         every = (one for some in mine.values() for one in some)
         policies = {one.id: one.policy for one in fleets}
         todo.changes += [Change(facts=(of_instance(id, Divided(total)),)) for id, total in to_divide(every, policies)]
@@ -126,6 +132,11 @@ class Fleets:
                 self._create(todo, shop, fleet, mine.get(fleet.id, []), n, now)
         self._keen = frozenset(keen)
         return todo
+
+    def _joining(self, fleet: Standing, action: Join, now: float) -> Instance:
+        """What it has is not known before it was reached."""
+        id, unknown = InstanceId(self._new_id()), Blocks(Capacity(0.0, 0), 1)
+        return Instance(id, fleet.id, SSH, unknown, entered_at=now, owned=True, location=action.place)
 
     def _retired(self, fleet: Standing, action: Retire) -> list[Change]:
         if action.instance_id in self._aside.ids():
@@ -188,6 +199,7 @@ def _kind(offer: Offer) -> Kind:
 async def _bury(tx: Connection, now: float) -> None:
     gone = await fleet_store.bury(tx, now)
     if gone:
+        await ssh_store.bury(tx, gone)
         bundle = Bundle()
         entries = [journal.Entry("fleet", id, id, "Gone", "DELETING", "DELETED", "", "", id) for id in gone]
         journal.append(bundle, entries, now)

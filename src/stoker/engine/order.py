@@ -86,6 +86,7 @@ class StoredOrders:
             node_rank=brief.node,
             nodes_num=policy.nodes,
             nodes_ips=tuple(peer.ip for peer in peers),
+            nodes_gpus=tuple(len(_gpus(peer)) for peer in peers),
             node_group=part.group,
             gpus_per_node=len(_gpus(brief)),
             gpus_num=sum(len(_gpus(peer)) for peer in peers),

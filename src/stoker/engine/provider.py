@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from stoker.backends.base import Backend, Handle, Order, Refused
 from stoker.core.errors import Unavailable
@@ -9,6 +10,7 @@ from stoker.core.ids import InstanceId, ProjectId
 from stoker.core.instance_facts import Destroy, Destroyed, Instance, Launch, Launched
 from stoker.core.instance_facts import Refused as LaunchRefused
 from stoker.core.machine import Effect
+from stoker.core.route import SSH
 from stoker.core.sight import Stage, Way
 from stoker.engine.change import Change, of_instance
 from stoker.engine.errand import Performer
@@ -41,11 +43,25 @@ class Ways:
         return known or await project_store.preferred(tx, self.preferred)
 
 
+class Hosts(Protocol):
+    """Performers for hosts of the user's that are reached by SSH."""
+
+    async def launch(self, errand: Errand, instance: Instance) -> Change: ...
+
+    async def destroy(self, errand: Errand, instance: Instance) -> Change: ...
+
+
 class ProviderPerformers:
     def __init__(
-        self, database: Database, backends: Mapping[str, Backend], hosts: HostPerformers, ways: Ways | None = None
+        self,
+        database: Database,
+        backends: Mapping[str, Backend],
+        hosts: HostPerformers,
+        ways: Ways | None = None,
+        ssh: Hosts | None = None,
     ) -> None:
         self._database, self._backends, self._hosts, self._ways = database, backends, hosts, ways or Ways()
+        self._ssh = ssh
 
     def performers(self) -> dict[type[Effect], Performer]:
         return {Launch: self.launch, Destroy: self.destroy}
@@ -53,6 +69,8 @@ class ProviderPerformers:
     async def launch(self, errand: Errand, effect: Launch) -> Change:
         """The row is there: whatever comes of this, the machine is found by its id."""
         instance = await self._instance(errand)
+        if instance.owned and instance.backend == SSH and self._ssh is not None:
+            return await self._ssh.launch(errand, instance)
         if instance.owned:
             return await self._hosts.launch(errand, effect)
         backend = self._backend(instance)
@@ -69,6 +87,8 @@ class ProviderPerformers:
     async def destroy(self, errand: Errand, effect: Destroy) -> Change:
         """Also what was refused, or never answered: it may have been created all the same."""
         instance = await self._instance(errand)
+        if instance.owned and instance.backend == SSH and self._ssh is not None:
+            return await self._ssh.destroy(errand, instance)
         if instance.owned:
             return await self._hosts.destroy(errand, effect)
         backend, handle = self._backend(instance), Handle(instance.id, instance.handle)

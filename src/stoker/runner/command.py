@@ -93,7 +93,14 @@ def environment(
         **(assignment.box.env if assignment.box is not None else {}),
         **_devices(assignment),
     }
-    return defaults | order.env | _stoker(order) | _deadline(order, place, deadline_at)
+    nodes = {"STOKER_MPI_HOSTFILE": str(place.hosts)} if order.nodes_num > 1 else {}
+    return defaults | order.env | _stoker(order) | nodes | _deadline(order, place, deadline_at)
+
+
+def host_file(order: JobOrder) -> str:
+    """The nodes by rank, each with as many slots as it has GPUs, or one: as Open MPI reads it, and others by a flag."""
+    gpus = order.nodes_gpus or (order.gpus_per_node,) * len(order.nodes_ips)
+    return "".join(f"{ip} slots={count or 1}\n" for ip, count in zip(order.nodes_ips, gpus, strict=False))
 
 
 def _deadline(order: JobOrder, place: Place, deadline_at: float | None) -> dict[str, str]:

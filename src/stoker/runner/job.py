@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stoker.runner import cgroup, proc
-from stoker.runner.command import arguments, boxed, environment, missing
+from stoker.runner.command import arguments, boxed, environment, host_file, missing
 from stoker.runner.limits import KILL_S, LINGER_S
 from stoker.runner.output import Channel, Output, open_pipes, open_terminal
-from stoker.runner.place import Place
+from stoker.runner.place import Place, write_file
 from stoker.runner.process import signal_group, start
 from stoker.runner.reaper import Reaper, kill_members
 from stoker.runner.spool import Say, Spool
@@ -152,6 +152,8 @@ class Job:
             # Before anything is started, because then the error can be told from the job's own.
             if why := missing(self._order, variables["PATH"]):
                 raise OSError(why)
+            if self._order.nodes_num > 1:
+                write_file(self._place.hosts, host_file(self._order).encode(), durable=False, mode=0o644)
             if self._order.working_dir is not None:
                 await asyncio.to_thread(self._check_directory, self._order.working_dir)
             for setup in (True, False) if self._order.setup else (False,):

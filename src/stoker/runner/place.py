@@ -45,8 +45,13 @@ class Place:
 
     @property
     def deadline(self) -> Path:
-        """What the job is told about its end. The only file here that it reads."""
+        """What the job is told about its end. This and the host file are all that it reads here."""
         return self.directory / "deadline"
+
+    @property
+    def hosts(self) -> Path:
+        """Its nodes, as MPI wants to read them."""
+        return self.directory / "hostfile"
 
     @property
     def work(self) -> Path:

@@ -8,6 +8,7 @@ from stoker.engine.engine import Engine
 from stoker.engine.pulls import Pulls
 from stoker.engine.rooms import Rooms
 from stoker.server.auth import Doorkeeper
+from stoker.server.doors import Doors
 from stoker.server.log_hub import LogHub
 from stoker.server.metrics import Metrics
 from stoker.server.roster import Rosters
@@ -43,6 +44,8 @@ class Context:
     """Of swarm tasks, that are stored while they come: each keeps a connection of the database."""
     sockets: Sockets
     rosters: Rosters
+    doors: Doors
+    """How hosts are logged in to by SSH."""
     pulls: Pulls = field(default_factory=Pulls)
     """Of images, on the hosts that this replica watches."""
     engine: Engine = field(init=False)

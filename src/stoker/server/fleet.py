@@ -9,18 +9,19 @@ from uuid import UUID
 
 from stoker.core.block import divide
 from stoker.core.errors import Conflict, NotFound, UserError
-from stoker.core.fleet import Create, Retire, home, misfit, plan_fleet, seen
+from stoker.core.fleet import Create, Join, Retire, home, misfit, plan_fleet, seen
 from stoker.core.fleet import Fleet as Policy
 from stoker.core.ids import FleetId, ProjectId, instance_name
 from stoker.core.instance_facts import Instance, S
 from stoker.core.offer import Offer, rank
 from stoker.core.phrase import counted, joined
-from stoker.engine.hint import FLEETS, PLACEMENT
+from stoker.engine.hint import ERRANDS, FLEETS, PLACEMENT
 from stoker.engine.placement import LOCK
 from stoker.server import view
 from stoker.server.auth import Access
 from stoker.server.context import Context
 from stoker.server.error import Forbidden
+from stoker.server.hosts import check_hosts, write_hosts
 from stoker.store import fleet as store
 from stoker.store import instance as instance_store
 from stoker.store import journal
@@ -28,12 +29,23 @@ from stoker.store.bundle import Bundle
 from stoker.store.database import Connection
 from stoker.wire import fleet as wire
 from stoker.wire.configuration import CODE, TaskConfiguration
-from stoker.wire.fleet import LOCAL, FleetAction, FleetChange, FleetConfiguration, FleetExpected, FleetPlan, Leaving
+from stoker.wire.fleet import (
+    LOCAL,
+    OF_PROVIDERS,
+    FleetAction,
+    FleetChange,
+    FleetConfiguration,
+    FleetExpected,
+    FleetPlan,
+    Leaving,
+)
 from stoker.wire.model import Invalid, Problem
 from stoker.wire.name import is_name
+from stoker.wire.ssh import shown
 from stoker.wire.user import Role
 
 MOST_TOLD: Final = 5
+NO_KEYS: Final[Mapping[str, str]] = {}
 NOBODY: Final = FleetId(UUID(int=0))
 """A fleet that is not there yet."""
 
@@ -50,6 +62,7 @@ class FleetDesk:
         async with self._context.database.connection() as connection:
             current = await self._current(connection, configuration)
             mine = (await instance_store.of_fleets(connection)).get(current.id, []) if current else []
+            await check_hosts(connection, self._access.project_id, current.id if current else NOBODY, configuration)
         _check_blocks(configuration, mine)
         changes = _changes(current, configuration)
         policy = wire.to_policy(configuration)
@@ -66,13 +79,21 @@ class FleetDesk:
             launches=launches,
             offer=str(offer) if offer else "",
             leaving=tuple(_leaving(policy, mine, retired)),
+            joining=tuple(action.place for action in actions if isinstance(action, Join)),
             current=view.fleet_of(current) if current else None,
             expected=FleetExpected(id=current.id, version=current.version) if current else None,
         )
         return plan.model_copy(update={"sentence": _sentence(plan)})
 
-    async def apply(self, configuration: FleetConfiguration, expected: FleetExpected | None, checked: bool) -> bool:
-        """Whether it was made. `checked`: refused unless it is as `expected`, and None is no fleet at all."""
+    async def apply(
+        self,
+        configuration: FleetConfiguration,
+        expected: FleetExpected | None,
+        checked: bool,
+        keys: Mapping[str, str] = NO_KEYS,
+    ) -> bool:
+        """Whether it was made. `checked`: refused unless it is as `expected`, and None is no fleet at all. `keys` are
+        those that it names, by their names."""
         async with self._context.database.transaction() as tx:
             # Whoever launches counts under this lock: no machine comes by a policy that is not so any more.
             await tx.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
@@ -86,14 +107,19 @@ class FleetDesk:
                         hint="Look at the plan again.",
                         code="changed",
                     )
-                await self._make(tx, configuration)
+                await self._hosts(tx, await self._make(tx, configuration), configuration, keys)
             elif not _changes(current, configuration):
-                return False
+                if configuration.ssh_config is None:
+                    return False
+                # Its keys may be others, and what failed on its hosts is tried again at once.
+                may_manage(self._access, current.project_id, f"change the keys of fleet {current.name}")
+                await self._hosts(tx, current.id, configuration, keys)
             else:
                 if checked and (expected is None or (expected.id, expected.version) != (current.id, current.version)):
                     raise await _changed(tx, current, expected)
                 await self._change(tx, current, configuration)
-        self._context.engine.tell(FLEETS, PLACEMENT)
+                await self._hosts(tx, current.id, configuration, keys)
+        self._context.engine.tell(FLEETS, PLACEMENT, ERRANDS)
         return current is None
 
     async def delete(self, name: str, force: bool) -> store.Fleet:
@@ -133,13 +159,21 @@ class FleetDesk:
             )
         return current
 
-    async def _make(self, tx: Connection, configuration: FleetConfiguration) -> None:
+    async def _hosts(
+        self, tx: Connection, id: FleetId, configuration: FleetConfiguration, keys: Mapping[str, str]
+    ) -> None:
+        project_id = self._access.project_id
+        await check_hosts(tx, project_id, id, configuration)
+        await write_hosts(tx, self._context.doors, project_id, id, configuration, keys)
+
+    async def _make(self, tx: Connection, configuration: FleetConfiguration) -> FleetId:
         engine, project_id = self._context.engine, self._access.project_id
         id, spec = FleetId(engine.new_id()), json.dumps(wire.to_json(configuration), ensure_ascii=False)
         policy = wire.to_policy(configuration)
         if not await store.insert(tx, id, configuration.name, project_id, spec, policy, engine.clock.now()):
             raise Conflict(f"Fleet {configuration.name} was made a moment ago.", hint="Look at the plan again.")
         await self._tell(tx, id, "Applied", None, "ACTIVE", "made")
+        return id
 
     async def _change(self, tx: Connection, current: store.Fleet, configuration: FleetConfiguration) -> None:
         may_manage(self._access, current.project_id, f"change fleet {current.name}")
@@ -237,7 +271,11 @@ def _changes(current: store.Fleet | None, configuration: FleetConfiguration) -> 
 
 def _flat(configuration: FleetConfiguration) -> Iterator[tuple[str, str]]:
     """Every key as people write it, also those that were left out."""
-    for key, value in configuration.model_dump(mode="json").items():
+    if configuration.ssh_config is not None:
+        yield from shown(configuration.ssh_config)
+        # Of machines that are launched, which these are not.
+    unsaid = {"ssh_config", *(OF_PROVIDERS if configuration.ssh_config is not None else ())}
+    for key, value in configuration.model_dump(mode="json", exclude=unsaid).items():
         inner = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
         for name, one in inner.items():
             if one is not None:
@@ -260,7 +298,7 @@ def _cheapest(policy: Policy, offers: Sequence[Offer], instances: Sequence[Insta
 
 
 def _sentence(plan: FleetPlan) -> str:
-    if plan.action is FleetAction.NOTHING and not plan.leaving and not plan.launches:
+    if plan.action is FleetAction.NOTHING and not (plan.leaving or plan.launches or plan.joining):
         return f"Fleet {plan.name} is so already."
     said = {
         FleetAction.CREATE: f"Fleet {plan.name} would be made",
@@ -272,6 +310,8 @@ def _sentence(plan: FleetPlan) -> str:
         machines = counted(plan.launches, "machine")
         kind = f", {plan.offer}" if plan.offer else "; nothing that fits is on offer now"
         parts.append(f"{machines} would be launched{kind}")
+    if plan.joining:
+        parts.append(f"{counted(len(plan.joining), 'host')} would come")
     if plan.leaving:
         busy = sum(one.busy for one in plan.leaving)
         later = f", {busy} of them when their jobs have ended" if busy else ""

@@ -1,6 +1,7 @@
 """The server's hands and eyes: performers for the wishes of jobs and instances, and the watch over hosts."""
 
 import asyncio
+import hashlib
 import json
 from pathlib import Path
 from uuid import UUID
@@ -8,13 +9,16 @@ from uuid import UUID
 import structlog
 
 from stoker.backends.dummy.agent import SCHEME as DUMMY
+from stoker.bundle.place import find_or_build
 from stoker.core.block import AUTO
 from stoker.core.ids import FleetId, InstanceId, JobId, derived
 from stoker.core.instance_facts import S
+from stoker.core.route import SSH
 from stoker.engine import hint, lookout, market
 from stoker.engine.batch import Batch
 from stoker.engine.change import Change
 from stoker.engine.host import HostPerformers
+from stoker.engine.install import Installer, Parcels
 from stoker.engine.log_pump import LogPump
 from stoker.engine.lookout import LOOKOUT, Lookout
 from stoker.engine.loop import Counts, Once
@@ -22,6 +26,7 @@ from stoker.engine.market import MARKET, Market
 from stoker.engine.order import StoredOrders
 from stoker.engine.perform import JobPerformers
 from stoker.engine.provider import ProviderPerformers, Ways
+from stoker.engine.ssh import TEND, TEND_S, SshPerformers
 from stoker.engine.watch import Watch
 from stoker.server import backends
 from stoker.server.agents import Agents
@@ -34,7 +39,9 @@ from stoker.shim.start import listening
 from stoker.store import fleet as fleet_store
 from stoker.store import host as host_store
 from stoker.store import instance as instance_store
-from stoker.transport.local import LocalAgents, runner_token
+from stoker.transport.agents import AgentLines, runner_token
+from stoker.transport.parcel import Parcel
+from stoker.transport.tunnel import Tunnels
 from stoker.wire.fleet import LOCAL, FleetConfiguration, to_json, to_policy
 
 WATCH = "watch"
@@ -49,11 +56,17 @@ log = structlog.get_logger()
 
 
 class Hands(Agents):
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, parcels: Parcels | None = None) -> None:
+        """`parcels` gives what is shipped to hosts, where that is not the bundle of what is installed."""
         self._context = context
         self._backends = backends.build(context.settings.home)
         context.dummy = self._backends.dummy
-        speakers: dict[str, Speaker] = {UNIX: LocalAgents(context.secret), DUMMY: self._backends.dummy.dummy.agents}
+        self.tunnels = Tunnels(context.doors, self._look_after)
+        speakers: dict[str, Speaker] = {
+            UNIX: AgentLines(context.secret),
+            SSH: AgentLines(context.secret, self.tunnels.connect),
+            DUMMY: self._backends.dummy.dummy.agents,
+        }
         self._lines = AgentWays(self._way, speakers)
         self._pump = LogPump(self._lines, context.logs, self)
         self._orders = StoredOrders(
@@ -64,7 +77,12 @@ class Hands(Agents):
         )
         ways, by_name = Ways(Keyring(context.settings.config_file).project), self._backends.by_name
         hosts = HostPerformers(context.database, self._lines)
-        machines = ProviderPerformers(context.database, by_name, hosts, ways)
+        server = hashlib.sha256(b"server" + context.secret).hexdigest()[:16]
+        installer = Installer(context.database, self.tunnels, parcels or self._parcel, server)
+        self._ssh = SshPerformers(
+            context.database, installer, hosts, ways, self._now, lambda: context.engine.replica.epoch
+        )
+        machines = ProviderPerformers(context.database, by_name, hosts, ways, self._ssh)
         self._market = Market(context.database, self._now, by_name, lambda: context.engine.wake(hint.PLACEMENT))
         look = Lookout(
             context.database, lambda change: context.engine.commit(change), self._now, by_name,
@@ -74,12 +92,14 @@ class Hands(Agents):
             (WATCH, self._once, WATCH_S),
             (LOOKOUT, look.once, lookout.PERIOD_S),
             (MARKET, self._market.once, market.PERIOD_S),
+            (TEND, self._ssh.tend, TEND_S),
         )
         if context.settings.local:
             loops += (("shim", self._keep_shim, SHIM_S),)
         super().__init__({**jobs.performers(), **machines.performers()}, loops, self._market)
         self._watch: Watch | None = None
         self._joined = False
+        self._making = asyncio.Lock()
         self._followers = Followers(self._lines, self._orders, self._pump, context.log_hub)
 
     async def start(self) -> None:
@@ -99,6 +119,7 @@ class Hands(Agents):
         if self._watch is not None:
             await self._watch.stop()
         await self._lines.close()
+        await self.tunnels.close()
         await self._backends.close()
 
     def wrote(self, job_id: JobId) -> None:
@@ -121,6 +142,7 @@ class Hands(Agents):
                     self._context.engine.wake(WATCH)
                 elif moved.after.state is S.TERMINATED:
                     self._lines.forget(moved.after.id)
+                    self.tunnels.forget(moved.after.id)
         if self._market.saw(batch.moved):
             self._context.engine.wake(MARKET)
 
@@ -132,6 +154,16 @@ class Hands(Agents):
                 pulls=self._context.pulls,
             )  # fmt: skip
         return await self._watch.once()
+
+    def _look_after(self, id: InstanceId) -> None:
+        """Somebody on that host does not listen."""
+        self._ssh.silent(id)
+        self._context.engine.wake(TEND)
+
+    async def _parcel(self) -> Parcel:
+        """The agents for other hosts; made when they are needed first."""
+        async with self._making:
+            return await asyncio.to_thread(find_or_build, self._context.settings.home)
 
     async def _keep_shim(self) -> Counts:
         """It outlives us and we outlive it: one that was killed is started again, and finds its tasks."""

@@ -9,16 +9,15 @@ from uuid import UUID, uuid4
 
 from stoker.core.block import AUTO, Blocks, divide
 from stoker.core.errors import Unavailable, UserError
-from stoker.core.gpu import Gpu
 from stoker.core.ids import FleetId, InstanceId, ProjectId
 from stoker.core.instance_facts import Instance
-from stoker.core.quantity import whole
 from stoker.core.resources import Capacity
+from stoker.engine.host import capacity_of
 from stoker.shim.start import start
 from stoker.store import project
 from stoker.store.database import Connection
+from stoker.transport.agents import ShimLine
 from stoker.transport.http import Line
-from stoker.transport.local import LocalShim
 from stoker.wire.shim import Health, HostInfo
 
 START_S = 15.0
@@ -42,8 +41,7 @@ async def find_shim(home: Path, variables: Mapping[str, str] | None = None) -> t
 
 
 def instance_of(host: HostInfo, host_id: UUID, fleet_id: FleetId, blocks: int | str | None, now: float) -> Instance:
-    gpus = tuple(Gpu(gpu.index, gpu.name, gpu.memory_mb, gpu.vendor) for gpu in host.gpus)
-    capacity = Capacity(whole(host.cpus), host.memory_mb, host.disk_mb, gpus, docker=bool(host.docker))
+    capacity = capacity_of(host)
     divided = Blocks(capacity, _divided(capacity, blocks))
     return Instance(InstanceId(host_id), fleet_id, "local", divided, entered_at=now, owned=True)
 
@@ -101,6 +99,6 @@ async def _answering(home: Path) -> tuple[str, str] | None:
 async def look(address: str, token: str) -> HostInfo:
     line = Line(address.removeprefix("unix:"), token)
     try:
-        return await LocalShim(line).host()
+        return await ShimLine(line).host()
     finally:
         await line.close()

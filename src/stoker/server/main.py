@@ -24,6 +24,7 @@ from stoker.server.agents import Agents
 from stoker.server.app import create_app
 from stoker.server.auth import Doorkeeper
 from stoker.server.context import Context
+from stoker.server.doors import Doors
 from stoker.server.first_start import Keyring
 from stoker.server.hands import Hands
 from stoker.server.http import Http, bound, url_of
@@ -31,6 +32,7 @@ from stoker.server.log_hub import LogHub
 from stoker.server.metrics import Metrics
 from stoker.server.roster import Rosters
 from stoker.server.run_hub import RunHub
+from stoker.server.seal import Seal
 from stoker.server.settings import Settings
 from stoker.server.sockets import Sockets
 from stoker.server.sweep import Sweeper
@@ -153,6 +155,7 @@ async def _context(settings: Settings, database: Database) -> Context:
         graphs=asyncio.Semaphore(GRAPHS_AT_ONCE),
         sockets=Sockets(database),
         rosters=Rosters(database),
+        doors=Doors(database, Seal(settings.seal_file)),
     )
 
 

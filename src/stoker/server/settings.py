@@ -73,6 +73,11 @@ class Settings:
         """Of the clients of this home."""
         return self.home / "config.yml"
 
+    @property
+    def seal_file(self) -> Path:
+        """What private keys in the database are sealed with. Replicas have the same."""
+        return self.home / "seal.key"
+
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:

@@ -1,7 +1,7 @@
 """Records as the API shows them."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -30,10 +30,11 @@ from stoker.store.event import Trouble as TroubleRow
 from stoker.store.instance import Shown, Tenant
 from stoker.store.run_list import Listed, ListedJob
 from stoker.store.run_spec import RunSpec
+from stoker.store.ssh import Told as ToldSteps
 from stoker.wire.container import HIDDEN, without_secrets
 from stoker.wire.event import Event, Trouble
 from stoker.wire.fleet import Fleet, FleetStatus
-from stoker.wire.instance import Instance, InstanceFree, InstanceGpu, InstanceJob, InstanceResources
+from stoker.wire.instance import Instance, InstanceFree, InstanceGpu, InstanceJob, InstanceResources, InstanceStep
 from stoker.wire.job import Job
 from stoker.wire.run import Counts, Run
 from stoker.wire.schedule import Round, Schedule
@@ -41,6 +42,7 @@ from stoker.wire.time import moment, moment_or_none
 from stoker.wire.user import Role
 
 TRIGGERS_SHOWN = 5
+NOTHING_TOLD: Mapping[UUID, ToldSteps] = {}
 
 
 def run_of(listed: Listed, access: Access, jobs: Iterable[ListedJob] = ()) -> Run:
@@ -179,9 +181,11 @@ def resources_of(capacity: Capacity) -> InstanceResources:
     )
 
 
-def instance_of(shown: Shown, now: float, tenants: Iterable[Tenant] = ()) -> Instance:
+def instance_of(
+    shown: Shown, now: float, tenants: Iterable[Tenant] = (), told: Mapping[UUID, ToldSteps] = NOTHING_TOLD
+) -> Instance:
     one = shown.instance
-    capacity, held = one.blocks.capacity, one.blocks.held
+    capacity, held, steps = one.blocks.capacity, one.blocks.held, told.get(shown.instance.id)
     free = share(capacity, one.blocks.total, one.blocks.free_count)
     return Instance(
         id=one.id,
@@ -205,12 +209,18 @@ def instance_of(shown: Shown, now: float, tenants: Iterable[Tenant] = ()) -> Ins
         cordoned=one.cordoned,
         draining_until=_deadline(one.drain_at, now),
         health=one.health,
+        steps=tuple(_step_of(step) for step in (steps.steps if steps else ())),
+        trouble=steps.trouble if steps else "",
         message=one.message,
         unreachable_since=moment_or_none(one.unreachable_since),
         since=moment(one.entered_at),
         launched_at=moment_or_none(one.launched_at),
         ended_at=moment_or_none(one.ended_at),
     )
+
+
+def _step_of(step: Mapping[str, Any]) -> InstanceStep:
+    return InstanceStep(step=step["step"], state=step["state"], message=step["message"], at=moment(step["at"]))
 
 
 def cost_of(one: InstanceRecord, now: float) -> float:

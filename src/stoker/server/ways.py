@@ -5,6 +5,7 @@ from typing import Protocol
 
 from stoker.core.errors import Unavailable
 from stoker.core.ids import InstanceId, JobId
+from stoker.core.route import SSH
 from stoker.engine.agent import NO_WAY, Runner, Shim
 
 UNIX = "unix"
@@ -33,6 +34,7 @@ class AgentWays:
     def __init__(self, lookup: Lookup, speakers: Mapping[str, Speaker]) -> None:
         self._lookup, self._speakers = lookup, speakers
         self._shims: dict[InstanceId, Shim] = {}
+        self._schemes: dict[InstanceId, str] = {}
 
     async def shim(self, instance_id: InstanceId) -> Shim:
         if (known := self._shims.get(instance_id)) is not None:
@@ -46,11 +48,16 @@ class AgentWays:
         return self._shims.get(instance_id) or self._made(instance_id, scheme, place, token)
 
     def runner(self, instance_id: InstanceId, job_id: JobId, socket: str) -> Runner:
-        """An agent that listens on a path says the path alone."""
-        scheme, _, place = (UNIX, "", socket) if socket.startswith("/") else socket.partition(":")
+        """An agent that listens on a path says the path alone: it is on the host of its shim, who was asked before."""
+        scheme, place = self._schemes.get(instance_id, UNIX), socket
+        if not socket.startswith("/"):
+            scheme, _, place = socket.partition(":")
+        elif scheme not in (UNIX, SSH):
+            scheme = UNIX
         return self._speaker(scheme).runner(instance_id, job_id, place)
 
     def forget(self, instance_id: InstanceId) -> None:
+        self._schemes.pop(instance_id, None)
         if self._shims.pop(instance_id, None) is not None:
             for speaker in self._speakers.values():
                 speaker.forget(instance_id)
@@ -60,6 +67,7 @@ class AgentWays:
             await speaker.close()
 
     def _made(self, instance_id: InstanceId, scheme: str, place: str, token: str) -> Shim:
+        self._schemes[instance_id] = scheme
         shim = self._shims[instance_id] = self._speaker(scheme).shim(instance_id, place, token)
         return shim
 

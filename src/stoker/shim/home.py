@@ -7,6 +7,7 @@ those may be passed through, and each file in them is the shim's alone. Otherwis
 import fcntl
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -93,6 +94,11 @@ class Home:
 
     def announce(self, address: Path) -> None:
         write_file(self.root / "address", f"{address}\n".encode())
+
+    def admit(self, socket: Path) -> None:
+        """Also for the user that the note `door` names, who logs in to reach us. They need the token too."""
+        with suppress(FileNotFoundError, ValueError):
+            os.chown(socket, int((self.root / "door").read_text()), -1)
 
     def leave(self) -> None:
         """What we have outside of the home goes with us."""

@@ -159,7 +159,9 @@ async def _open(home: Home, edge: Api) -> web.AppRunner:
     runner = web.AppRunner(edge.application(), access_log=None, shutdown_timeout=1.0, auto_decompress=False)
     await runner.setup()
     path = home.socket("shim.sock")
-    await web.SockSite(runner, listen(path), backlog=QUEUE).start()
+    door = listen(path)
+    home.admit(path)
+    await web.SockSite(runner, door, backlog=QUEUE).start()
     home.announce(path)
     return runner
 

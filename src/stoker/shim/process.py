@@ -218,6 +218,7 @@ class Process(Written):
             write_file(self._place.assignment, assignment.model_dump_json().encode(), durable=False)
             # Before there is a runner, so that the server can connect at once.
             with listen(Path(self._socket)) as listener:
+                self._host.home.admit(Path(self._socket))
                 return self._host.fork_server.fork(self._place.directory, listener)
 
     async def _stop(self, grace_s: float, fence: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.runner.listening import held
+from stoker.runner.place import write_file
 from stoker.runner.program import module_command
 from stoker.runner.tenant import name_process
 from stoker.shim.home import LOCK, Home
@@ -28,6 +29,8 @@ def serve(home: Path, gpus: "Sequence[HostGpu] | None" = None) -> None:
     place = Home(home)
     place.prepare()
     lock = place.lock()
+    # For scripts, which can take no lock: it says who has it.
+    write_file(place.root / "pid", f"{os.getpid()}\n".encode(), durable=False)
     try:
         from stoker.shim.main import run
 

@@ -1,6 +1,6 @@
-"""HTTP to an agent over a unix socket: JSON in and out, errors as our own, one session a socket."""
+"""HTTP to an agent over a unix socket, here or behind a tunnel: JSON in and out, errors as our own."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import aiohttp
@@ -15,12 +15,20 @@ ANSWER_S = 30.0
 
 A = TypeVar("A", bound=BaseModel)
 
+Connect = Callable[[str, int], aiohttp.BaseConnector]
+"""What reaches a socket, by so many connections at once."""
+
+
+def here(path: str, connections: int) -> aiohttp.BaseConnector:
+    """Of this very host."""
+    return aiohttp.UnixConnector(path, limit=connections)
+
 
 class Line:
     """One agent's socket. Sessions are made late and kept: an idle one costs a descriptor at most."""
 
-    def __init__(self, path: str, token: str, *, connections: int = 16) -> None:
-        self._path, self._token, self._connections = path, token, connections
+    def __init__(self, path: str, token: str, *, connections: int = 16, connect: Connect = here) -> None:
+        self._path, self._token, self._connections, self._connect = path, token, connections, connect
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, answer: type[A], method: str, path: str, body: BaseModel | None = None, **rest: Any) -> A:
@@ -62,9 +70,10 @@ class Line:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.UnixConnector(self._path, limit=self._connections)
             self._session = aiohttp.ClientSession(
-                connector=connector, headers={"Authorization": f"Bearer {self._token}"}, auto_decompress=False
+                connector=self._connect(self._path, self._connections),
+                headers={"Authorization": f"Bearer {self._token}"},
+                auto_decompress=False,
             )
         return self._session
 

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
@@ -12,18 +11,22 @@ from pydantic_core import PydanticCustomError
 
 from stoker.core.block import AUTO, MAX_BLOCKS
 from stoker.core.fleet import Fleet as Policy
-from stoker.core.limits import MOST_FLEET_NODES, MOST_TAG_CHARS, MOST_TAGS
+from stoker.core.limits import MOST_FLEET_NODES, MOST_KEY_CHARS, MOST_KEYS, MOST_TAG_CHARS, MOST_TAGS
 from stoker.core.offer import SpotPolicy
+from stoker.wire.blocks import read_blocks
 from stoker.wire.duration import HINT_OFF, OFF, format_duration, parse_duration
 from stoker.wire.model import Answer, Flag, Model, Whole
 from stoker.wire.problem import described
 from stoker.wire.resources import Resources, to_request
+from stoker.wire.ssh import SshConfig, at
 from stoker.wire.time import Time
 from stoker.wire.word import Name, refused
 
 LOCAL: Final = "local"
 """The fleet of the server's own host, and its backend."""
 NODES_HINT: Final = "Write 2 for so many at any time, 0..8 for as many as are needed, or 0.. without end."
+OF_PROVIDERS: Final = ("backends", "nodes", "resources", "idle_duration", "spot_policy", "max_price", "placement")
+"""What is said of machines that are launched, and of no others."""
 _NODES: Final = re.compile(r"\s*(\d{1,6})?\s*(\.\.)?\s*(\d{1,6})?\s*")
 
 
@@ -67,16 +70,6 @@ def _idle(value: Any) -> float | None:
         raise PydanticCustomError("duration", "expected a length of time: {what}", told) from None
 
 
-def _blocks(value: Any) -> int | str:
-    hint = "Write auto, or a whole number such as 4."
-    if value == AUTO:
-        return AUTO
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_BLOCKS:
-        hint = "Did you mean auto?" if get_close_matches(str(value), [AUTO], 1) else hint
-        raise refused(f"expected auto or 1 to {MAX_BLOCKS}, got {described(value)}", hint)
-    return value
-
-
 def _tags(value: Any) -> dict[str, str]:
     hint = "Write them as {team: vision, budget: q3}."
     if not isinstance(value, dict):
@@ -103,6 +96,7 @@ class FleetConfiguration(Model):
             "examples": [
                 {"type": "fleet", "name": "cloud", "backends": ["dummy"], "nodes": "0..8", "idle_duration": "10m"},
                 {"type": "fleet", "name": "local", "backends": ["local"], "blocks": 4},
+                {"type": "fleet", "name": "office", "ssh_config": {"user": "root", "hosts": ["10.0.0.7", "10.0.0.8"]}},
             ]
         },
     )
@@ -111,7 +105,8 @@ class FleetConfiguration(Model):
     name: Name
     backends: Annotated[
         tuple[Literal["dummy", "local"], ...], Field(strict=False, min_length=1, description="Where its machines are.")
-    ]
+    ] = ()
+    ssh_config: SshConfig | None = Field(default=None, description="Hosts of yours that it is made of.")
     nodes: Annotated[
         Nodes,
         BeforeValidator(_nodes),
@@ -146,7 +141,7 @@ class FleetConfiguration(Model):
     )
     blocks: Annotated[
         int | str | None,
-        BeforeValidator(_blocks),
+        BeforeValidator(read_blocks),
         WithJsonSchema(
             {
                 "anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_BLOCKS}, {"const": AUTO}],
@@ -179,6 +174,10 @@ class FleetConfiguration(Model):
             return given
         given = {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
         backends = given.get("backends")
+        if "ssh_config" in given:
+            for key in (one for one in OF_PROVIDERS if one in given):
+                raise at((key,), "its hosts are named in ssh_config", "Leave it out; blocks and tags can be said.")
+            return given
         if backends is not None and backends not in ([LOCAL], (LOCAL,)) and "nodes" not in given:
             told = {"what": "it is missing", "hint": NODES_HINT, "at": ("nodes",)}
             raise PydanticCustomError("refused", "{what}", told)
@@ -186,26 +185,28 @@ class FleetConfiguration(Model):
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> "FleetConfiguration":
+        if self.ssh_config is not None:
+            if self.name == LOCAL:
+                raise at(("name",), f"the server's own host is fleet {LOCAL}", "Choose another name.")
+            return self
+        if not self.backends:
+            raise at(("backends",), "it is missing", "Or name hosts of yours in ssh_config.")
         if (LOCAL in self.backends) is not (self.name == LOCAL):
             what, hint = f"the server's own host is fleet {LOCAL}, and nothing else is", f"Write name: {LOCAL}."
             if self.name == LOCAL:
                 hint = f"Write backends: [{LOCAL}], or choose another name."
-            raise _at("name", what, hint)
+            raise at(("name",), what, hint)
         if self.name != LOCAL:
             return self
         if len(self.backends) > 1:
-            raise _at("backends", "the server's own host is a fleet of its own", f"Write backends: [{LOCAL}].")
+            raise at(("backends",), "the server's own host is a fleet of its own", f"Write backends: [{LOCAL}].")
         for key in sorted(
             self.model_fields_set & {"resources", "idle_duration", "spot_policy", "max_price", "placement"}
         ):
-            raise _at(key, "the server's own host is what it is", "Leave it out; blocks and tags can be changed.")
+            raise at((key,), "the server's own host is what it is", "Leave it out; blocks and tags can be changed.")
         if self.nodes != Nodes(least=1, most=1):
-            raise _at("nodes", "the server's own host is one machine", "Leave it out.")
+            raise at(("nodes",), "the server's own host is one machine", "Leave it out.")
         return self
-
-
-def _at(key: str, what: str, hint: str) -> PydanticCustomError:
-    return PydanticCustomError("refused", "{what}", {"what": what, "hint": hint, "at": (key,)})
 
 
 def to_policy(configuration: FleetConfiguration) -> Policy:
@@ -213,6 +214,11 @@ def to_policy(configuration: FleetConfiguration) -> Policy:
         # Nothing is launched in it, and what is there stays.
         blocks = configuration.blocks or AUTO
         return Policy(idle_duration_s=None, blocks=blocks, allow_privileged=configuration.allow_privileged)
+    if configuration.ssh_config is not None:
+        hosts = tuple((route.place, blocks) for route, blocks in configuration.ssh_config.routes())
+        blocks = configuration.blocks or 1
+        allowed = configuration.allow_privileged
+        return Policy(idle_duration_s=None, blocks=blocks, hosts=hosts, allow_privileged=allowed)
     return Policy(
         min_nodes=configuration.nodes.least,
         max_nodes=configuration.nodes.most,
@@ -230,6 +236,8 @@ def to_policy(configuration: FleetConfiguration) -> Policy:
 def to_json(configuration: FleetConfiguration) -> dict[str, Any]:
     """What differs from the defaults, with what has to be there."""
     plain = configuration.model_dump(mode="json", exclude_defaults=True)
+    if configuration.ssh_config is not None:
+        return {"type": configuration.type, "name": configuration.name} | plain
     nodes = {} if configuration.name == LOCAL else {"nodes": str(configuration.nodes)}
     return {"type": configuration.type, "name": configuration.name, "backends": list(configuration.backends)} | (
         nodes | plain
@@ -279,6 +287,13 @@ class FleetPlanRequest(Model):
 
 class FleetApply(Model):
     configuration: FleetConfiguration
+    keys: dict[str, Annotated[str, Field(max_length=MOST_KEY_CHARS)]] = Field(
+        default_factory=dict,
+        max_length=MOST_KEYS,
+        repr=False,
+        description="The private keys that it names as `identity_file`, by those names. They are kept sealed and "
+        "never shown again; who leaves one out that was sent before keeps it.",
+    )
     expected: FleetExpected | None = Field(
         default=None,
         description="`expected` of the plan: it is refused when the fleet has changed since. Null: there must be none "
@@ -322,5 +337,6 @@ class FleetPlan(Answer):
     launches: int = Field(default=0, description="How many machines would be launched at once.")
     offer: str = Field(default="", description="As what, now.")
     leaving: tuple[Leaving, ...] = ()
+    joining: tuple[str, ...] = Field(default=(), examples=[["10.0.0.7"]], description="Hosts that would come.")
     current: Fleet | None = None
     expected: FleetExpected | None = Field(default=None, description="To be sent with the change.")

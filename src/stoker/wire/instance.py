@@ -45,6 +45,15 @@ class InstanceJob(Answer):
     status: str = Field(examples=["RUNNING"])
 
 
+class InstanceStep(Answer):
+    """Something that is done on a host of yours."""
+
+    step: str = Field(examples=["ship the agents"])
+    state: str = Field(examples=["done"], description="`doing`, `done` or `failed`.")
+    message: str = Field(default="", examples=["38.2 MB"])
+    at: Time
+
+
 class Instance(Answer):
     id: UUID
     name: str = Field(examples=["local-9c41ab"], description="As sentences call it; accepted instead of the id.")
@@ -65,6 +74,8 @@ class Instance(Answer):
     cordoned: bool = False
     draining_until: Time | None = Field(default=None, description="Jobs that are there then are interrupted.")
     health: str = ""
+    steps: tuple[InstanceStep, ...] = Field(default=(), description="What is, or was last, done on a host of yours.")
+    trouble: str = Field(default="", description="What stands in the way of that, and what to do; it is tried again.")
     message: str = ""
     unreachable_since: Time | None = None
     since: Time = Field(description="When it came into this status.")
@@ -76,6 +87,25 @@ class Drain(Model):
     model_config = ConfigDict(json_schema_extra={"examples": [{"deadline": "10m"}]})
 
     deadline: Limit = Field(default=3600.0, description="After so long, what still runs on it is interrupted.")
+
+
+class Trust(Model):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"place": "10.0.0.7", "fingerprint": "SHA256:…"}]})
+
+    place: str = Field(max_length=600, description="The host, as the fleet names it.")
+    fingerprint: str = Field(max_length=100, description="Of the key that it shows now, as `ssh-keygen -l` prints it.")
+
+
+class HostKey(Answer):
+    """What a host is known by."""
+
+    place: str = Field(examples=["10.0.0.7"])
+    fingerprint: str = Field(examples=["SHA256:uNiVztksCsDhcc0u9e8BrT2TkGl2/KMv/WbrIfdUQb4"])
+    offered: str = Field(default="", description="Of another key that it shows now; it is refused until it is trusted.")
+
+
+class HostKeys(Answer):
+    items: tuple[HostKey, ...]
 
 
 class InstancePage(Answer):

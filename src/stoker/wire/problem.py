@@ -11,7 +11,7 @@ from stoker.wire.model import Problem
 
 SHOWN: Final = 40
 """Characters of a value that a message repeats."""
-SECRET: Final = frozenset({"env", "token", "password", "registry_auth"})
+SECRET: Final = frozenset({"env", "token", "password", "registry_auth", "keys"})
 """Below these keys no value is repeated."""
 MOST: Final = 20
 

@@ -27,6 +27,16 @@ class CreateProject(Model):
     name: Name
 
 
+class ProjectKey(Answer):
+    """By which the server logs in to hosts of the project where a fleet names no other."""
+
+    public_key: str = Field(
+        examples=["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKh7+9ul stoker"],
+        description="The line for `~/.ssh/authorized_keys` there. The private key never leaves the server.",
+    )
+    fingerprint: str = Field(examples=["SHA256:uNiVztksCsDhcc0u9e8BrT2TkGl2/KMv/WbrIfdUQb4"])
+
+
 class Member(Answer):
     user: str = Field(examples=["ada"])
     role: Role = Field(examples=["user"])

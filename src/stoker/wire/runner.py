@@ -124,6 +124,7 @@ class JobOrder(Order):
     node_rank: int = Field(default=0, ge=0)
     nodes_num: int = Field(default=1, ge=1)
     nodes_ips: tuple[Text, ...] = ("127.0.0.1",)
+    nodes_gpus: tuple[int, ...] = Field(default=(), description="How many each of them has, by rank.")
     node_group: Text = ""
     gpus_per_node: int = Field(default=0, ge=0, description="On this node.")
     gpus_num: int = Field(default=0, ge=0, description="On all nodes of its replica.")

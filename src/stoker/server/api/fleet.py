@@ -45,7 +45,7 @@ async def plan_fleet(context: Ctx, access: Member, body: FleetPlanRequest) -> Re
 async def apply_fleet(context: Ctx, access: Manager, body: FleetApply) -> Response:
     """Makes the fleet, or changes the one of that name in place. Said twice, it changes nothing the second time."""
     checked = "expected" in body.model_fields_set
-    made = await FleetDesk(context, access).apply(body.configuration, body.expected, checked)
+    made = await FleetDesk(context, access).apply(body.configuration, body.expected, checked, body.keys)
     async with context.database.connection() as connection:
         found = await find_fleet(connection, context, access, body.configuration.name)
     return answered(view.fleet_of(found), 201 if made else 200)

@@ -14,8 +14,9 @@ from stoker.server.sweep import NAME as SWEEP
 from stoker.store import project as store
 from stoker.store import user as user_store
 from stoker.store.database import Connection
+from stoker.transport.ssh import fingerprint
 from stoker.wire.name import is_name
-from stoker.wire.project import CreateProject, MemberPage, Project, ProjectPage, SetMember
+from stoker.wire.project import CreateProject, MemberPage, Project, ProjectKey, ProjectPage, SetMember
 from stoker.wire.project import Member as MemberAnswer
 from stoker.wire.time import moment
 from stoker.wire.user import Role
@@ -50,6 +51,14 @@ async def create_project(
     context.doorkeeper.forget()
     async with context.database.connection() as connection:
         return answered(_view(await store.get(connection, name)), 201)
+
+
+@router.get("/{project}/key", response_model=ProjectKey)
+async def get_key(context: Ctx, access: Member) -> Response:
+    """By which hosts let the server in where a fleet names no other; it is made when it is asked for first."""
+    async with context.database.transaction() as tx:
+        public = (await context.doors.project_key(tx, access.project_id)).public
+    return answered(ProjectKey(public_key=public, fingerprint=fingerprint(public)))
 
 
 @router.get("/{project}", response_model=Project)

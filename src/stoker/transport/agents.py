@@ -1,14 +1,14 @@
-"""Shims and runners on the server's own host, over unix sockets."""
+"""Shims and runners as the engine calls them, over whatever connects to their sockets."""
 
 import asyncio
 import hashlib
 import hmac
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from stoker.core.ids import InstanceId, JobId
-from stoker.transport.http import Line
+from stoker.transport.http import Connect, Line, here
 from stoker.wire.frame import Piece
 from stoker.wire.runner import Deadline, Header, Health, JobOrder, Stop
 from stoker.wire.shim import Changes, HostInfo, TaskInfo, TaskOrder, Terminate
@@ -22,23 +22,30 @@ def runner_token(secret: bytes, job_id: JobId) -> str:
     return hmac.new(secret, job_id.bytes, hashlib.sha256).hexdigest()
 
 
-class LocalAgents:
-    """Addresses are `unix:PATH`."""
+def _here(instance_id: InstanceId) -> Connect:
+    return here
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-        self._shims: dict[InstanceId, LocalShim] = {}
-        self._runners: OrderedDict[JobId, LocalRunner] = OrderedDict()
+
+class AgentLines:
+    """Addresses are `unix:PATH` where the sockets are those of this host, which they are unless `connect` says how
+    those of an instance are reached."""
+
+    def __init__(self, secret: bytes, connect: Callable[[InstanceId], Connect] = _here) -> None:
+        self._secret, self._connect = secret, connect
+        self._shims: dict[InstanceId, ShimLine] = {}
+        self._runners: OrderedDict[JobId, RunnerLine] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
 
-    def shim(self, instance_id: InstanceId, path: str, token: str) -> "LocalShim":
-        shim = self._shims[instance_id] = LocalShim(Line(path, token))
+    def shim(self, instance_id: InstanceId, path: str, token: str) -> "ShimLine":
+        shim = self._shims[instance_id] = ShimLine(Line(path, token, connect=self._connect(instance_id)))
         return shim
 
-    def runner(self, instance_id: InstanceId, job_id: JobId, socket: str) -> "LocalRunner":
+    def runner(self, instance_id: InstanceId, job_id: JobId, socket: str) -> "RunnerLine":
         known = self._runners.get(job_id)
         if known is None or known.socket != socket:
-            known = self._runners[job_id] = LocalRunner(socket, runner_token(self._secret, job_id))
+            known = self._runners[job_id] = RunnerLine(
+                socket, runner_token(self._secret, job_id), self._connect(instance_id)
+            )
         self._runners.move_to_end(job_id)
         while len(self._runners) > MOST_RUNNERS:
             _, oldest = self._runners.popitem(last=False)
@@ -62,7 +69,7 @@ class LocalAgents:
         closing.add_done_callback(self._closing.discard)
 
 
-class LocalShim:
+class ShimLine:
     def __init__(self, line: Line) -> None:
         self.line = line
 
@@ -91,10 +98,10 @@ class LocalShim:
         return _piece(*await self.line.raw("GET", f"/tasks/{id}/log", params=params))
 
 
-class LocalRunner:
-    def __init__(self, socket: str, token: str) -> None:
+class RunnerLine:
+    def __init__(self, socket: str, token: str, connect: Connect = here) -> None:
         self.socket = socket
-        self.line = Line(socket, token, connections=4)
+        self.line = Line(socket, token, connections=4, connect=connect)
 
     async def run(self, order: JobOrder) -> None:
         await self.line.ask(Health, "POST", "/job", order)

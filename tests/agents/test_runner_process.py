@@ -341,6 +341,8 @@ async def test_what_a_killed_runner_leaves_is_found_and_killed(fork_socket: Path
         await one.start("sleep 60 & setsid sleep 60 & env -i sleep 60 & echo up; wait")
         await one.printed(b"up")
         await until(lambda: len(proc.descendants([one.pid])) == 4)
+        # `env` knows the job too, until it becomes the program that does not.
+        await until(lambda: len(left_of(one)) == 3)
         tree = proc.descendants([one.pid])
         one.kill()
         await until(lambda: not one.alive())

@@ -30,6 +30,7 @@ from tests.sim.server import DEAD_AFTER_S
 from tests.sim.steering import Steering
 from tests.sim.swarm import AWAY_AFTER_S
 from tests.sim.theme import ACTS, KINDS
+from tests.sim.volume import births, wanted
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -63,6 +64,10 @@ class People(Steering):
         """Acts at random moments until the time is over."""
         dice, world, theme = self.world.dice, self.world, self.world.theme
         acts = ACTS | dict(theme.acts)
+        born = births(dice, PROJECT)
+        world.volumes = [one.volume for one in born]
+        for one in born:
+            await world.ask(Change(volumes=(one,)))
         while (world.now() < until_s or world.events < ENOUGH_EVENTS) and world.violation is None:
             await world.pause(*theme.pause_s)
             await getattr(self, dice.choices(list(acts), list(acts.values()))[0])()
@@ -96,7 +101,6 @@ class People(Steering):
             "waiting_instance_s": dice.choice((60.0, 600.0)),
             "waiting_runner_s": dice.choice((30.0, 600.0)),
             "detach_limit_s": 40.0,
-            "volumes": dice.random() < 0.2,
         }
         if kind == "array":
             chosen["replicas"] = dice.randint(2, 6)
@@ -113,6 +117,9 @@ class People(Steering):
             overlap = dice.choice(("skip", "queue"))
             chosen |= {"on_no_capacity": OnNoCapacity.QUEUE, "priority": 10}
             chosen["schedule"] = parse_schedule(dice.choice(("* * * * *", "*/3 * * * *")), overlap=overlap)
+        if kind not in ("service", "cron"):
+            # What has no end would keep a volume that is for one from all others.
+            chosen["volumes"] = wanted(dice, self.world.volumes, nodes=chosen.get("nodes", 1))
         return Policy(**chosen)
 
     def retry(self) -> Retry | None:

@@ -18,6 +18,7 @@ from stoker.cli.command import Command, F, Session, command, json_option, pass_s
 from stoker.cli.fleet import apply_fleet
 from stoker.cli.printer import Printer
 from stoker.cli.run import confirm, show_numbers
+from stoker.cli.volume import apply_volume
 from stoker.client import run as runs
 from stoker.client.client import Json, Unreachable
 from stoker.client.configuration import Written, alone, filled, read, unset
@@ -91,7 +92,7 @@ def apply(
     profile: str | None,
     as_json: bool,
 ) -> None:
-    """Run what a configuration file describes; of `type: fleet`, make it or change it in place.
+    """Run what a configuration file describes; of `type: fleet` or `volume`, make it or change it in place.
 
     Shows what would happen and asks, then follows the log. The exit code is the job's own when it failed by itself;
     else 0 done, 100 failed, 101 left before its end, 102 not found, 103 stopped. Ctrl-C asks whether to leave it
@@ -111,9 +112,9 @@ def apply(
     words = click.get_current_context().meta[WORDS]
     written = read(text, where, os.environ, words, chosen(profile, directory, session.config.home))
     configuration = written.given | ({"name": name} if name else {})
-    if configuration.get("type") == "fleet":
+    if (make := {"fleet": apply_fleet, "volume": apply_volume}.get(str(configuration.get("type")))) is not None:
         with _explaining(written):
-            apply_fleet(session, configuration, yes=yes, dry_run=dry_run, as_json=as_json)
+            make(session, configuration, yes=yes, dry_run=dry_run, as_json=as_json)
         return
     with _explaining(written):
         plan = runs.plan(session.client, configuration)

@@ -77,7 +77,7 @@ def _blocks(value: Any) -> int | str:
     return value
 
 
-def _tags(value: Any) -> dict[str, str]:
+def read_tags(value: Any) -> dict[str, str]:
     hint = "Write them as {team: vision, budget: q3}."
     if not isinstance(value, dict):
         raise refused(f"expected a map, got {described(value)}", hint)
@@ -156,7 +156,7 @@ class FleetConfiguration(Model):
     ] = Field(default=None)  # 1, and of the server's own host auto
     tags: Annotated[
         dict[str, str],
-        BeforeValidator(_tags),
+        BeforeValidator(read_tags),
         WithJsonSchema(
             {
                 "type": "object",

@@ -26,9 +26,9 @@ LOOK_S = 45.0
 SWARM_S = 120.0
 """Graphs stop coming after this: in a long history the swarm would be all there is."""
 
-TABLES = ("run", "job", "instance", "host", "replica", "journal", "outbox", "managed_job", "managed_task", "worker",
-          "task", "task_spec", "continuation", "execution", "task_kind", "task_key", "task_scope", "task_sample",
-          "task_series", "task_output", "task_tally", "task_delta")  # fmt: skip
+TABLES = ("volume", "run", "job", "instance", "host", "replica", "journal", "outbox", "managed_job", "managed_task",
+          "worker", "task", "task_spec", "continuation", "execution", "task_kind", "task_key", "task_scope",
+          "task_sample", "task_series", "task_output", "task_tally", "task_delta")  # fmt: skip
 
 MAKE_FLEET = """
 INSERT INTO fleet (id, name, spec, policy, created_at) VALUES ($1, 'cloud', '{}', $2, 0)

@@ -14,6 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from stoker.backends.base import Refused
+from stoker.backends.dummy.kind import BACKEND
 from stoker.core.errors import Unavailable
 from stoker.core.ids import InstanceId, VolumeId, instance_name
 from stoker.wire.dummy import DiskBehaviour
@@ -73,10 +74,21 @@ class DummyDisks:
         self.manner = Manner()
         self._save()
 
+    def name(self, id: VolumeId) -> str:
+        return f"disk-{id.hex[-6:]}"
+
+    def status(self, disk: Disk) -> str:
+        if disk.machine:
+            return "attached" if disk.leaving_at is None else "detaching"
+        return "ready" if disk.made_at <= self._clock() else "coming"
+
+    def machine(self, disk: Disk) -> str:
+        return instance_name(BACKEND, UUID(disk.machine)) if disk.machine else ""
+
     # The contract.
 
     async def make(self, id: VolumeId, size_mb: int | None) -> str:
-        name = f"disk-{id.hex[-6:]}"
+        name = self.name(id)
         if id in self.disks:
             return name
         if str(id) in self._removed:
@@ -102,8 +114,7 @@ class DummyDisks:
         if disk is None:
             raise Refused("the disk is not there any more")
         if disk.machine not in ("", str(instance_id)):
-            where = instance_name("dummy", UUID(disk.machine))
-            raise Unavailable(f"The disk is still attached to {where}.", retry_after_s=ASK_AGAIN_S)
+            raise Unavailable(f"The disk is still attached to {self.machine(disk)}.", retry_after_s=ASK_AGAIN_S)
         self._put(id, replace(disk, machine=str(instance_id), leaving_at=None))
         return str(self._root / "disks" / str(id)) if self._is_real(instance_id) else ""
 

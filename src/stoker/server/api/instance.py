@@ -8,7 +8,8 @@ from starlette.responses import Response
 
 from stoker.core.errors import Conflict, NotFound
 from stoker.core.ids import instance_name
-from stoker.core.instance_facts import CordonAsked, DeleteAsked, Destroyed, DrainAsked, S
+from stoker.core.instance_facts import LIVE, CordonAsked, DeleteAsked, Destroyed, DrainAsked, S
+from stoker.core.instance_facts import Instance as InstanceRecord
 from stoker.core.limits import MOST_DURATION_S, MOST_JOBS_SHOWN
 from stoker.core.machine import Event
 from stoker.core.phrase import counted
@@ -20,6 +21,7 @@ from stoker.server.error import answered
 from stoker.server.fleet import may_manage
 from stoker.server.parameter import Ctx, Cursor, Limit, id_cursor, id_of
 from stoker.store import instance as store
+from stoker.store import volume as volume_store
 from stoker.store.database import Connection
 from stoker.wire.instance import Drain, Instance, InstancePage
 from stoker.wire.name import NAME, is_name
@@ -66,6 +68,9 @@ async def uncordon_instance(context: Ctx, access: Manager, instance: InstanceRef
 @router.post("/{instance}/drain", response_model=Instance)
 async def drain_instance(context: Ctx, access: Manager, instance: InstanceRef, body: Drain | None = None) -> Response:
     """No new jobs; it goes when the last one has ended, and at the deadline in any case; the last word counts."""
+    async with context.database.connection() as connection:
+        one = (await find_instance(connection, access, instance)).instance
+    await _check_home(context, one)
     within_s = (body or Drain()).deadline
     at = context.engine.clock.now() + (MOST_DURATION_S if within_s is None else within_s)
     return await _asked(context, access, instance, "drain", DrainAsked(at, by=access.user))
@@ -91,11 +96,26 @@ async def delete_instance(
             hint="Drain it, or interrupt them with --force.",
             code="busy",
         )
+    if not force:
+        await _check_home(context, one)
     event: Event = DeleteAsked(force, by=access.user)
     if force and one.owned and one.state is S.TERMINATING and one.unreachable_since is not None:
         # Nobody can look any more; whoever forces it says that nothing of ours is left there.
         event = Destroyed(by=access.user)
     return await _asked(context, access, instance, "delete", event)
+
+
+async def _check_home(context: Context, one: InstanceRecord) -> None:
+    """It goes with what is in the volumes on it."""
+    async with context.database.connection() as connection:
+        homes = await volume_store.homes(connection, one.id)
+    if (volume := homes.get(one.id)) is not None and one.state in LIVE:
+        raise Conflict(
+            f"Volume {volume} is on {instance_name(one.backend, one.id)}, and would be lost with it.",
+            hint="`stoker instance cordon` keeps jobs away; `stoker volume delete`, or `stoker instance delete "
+            "--force`, loses what is in it.",
+            code="volumes",
+        )
 
 
 async def _asked(context: Context, access: Access, instance: str, what: str, event: Event) -> Response:

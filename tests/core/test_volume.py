@@ -8,11 +8,23 @@ import pytest
 
 from stoker.core.ids import JobId, ProjectId, VolumeId
 from stoker.core.job import JOB
-from stoker.core.job_facts import CleanedUp, Cleanup, Exited, InstanceGone, Interrupted, Parted, Placed, Reserved
+from stoker.core.job_facts import (
+    CleanedUp,
+    Cleanup,
+    Exited,
+    InstanceGone,
+    Interrupted,
+    Parted,
+    Placed,
+    Reserved,
+    VolumeFailed,
+)
 from stoker.core.job_facts import S as J
 from stoker.core.limits import LAUNCH_S
 from stoker.core.machine import Event, Refused, TimeUp
 from stoker.core.policy import Policy
+from stoker.core.reason import JobReason
+from stoker.core.retry import Fate
 from stoker.core.volume import EVENTS, VOLUME, deadline
 from stoker.core.volume_facts import (
     COMING,
@@ -31,7 +43,7 @@ from stoker.core.volume_facts import (
     S,
     Volume,
 )
-from tests.core.living import a_job, machine, walk
+from tests.core.living import ALWAYS, a_job, machine, walk
 
 DATA = VolumeId(UUID(int=77))
 ONE, TWO = JobId(UUID(int=1)), JobId(UUID(int=2))
@@ -195,6 +207,12 @@ def test_a_job_has_its_volumes_in_the_commit_that_gives_it_its_machine() -> None
 def test_a_job_that_waits_again_has_none(event: Event) -> None:
     job = a_job(policy=WITH, instance_id=HERE, blocks=(0,))
     assert told(job, event) == [Detached(job.id)]
+
+
+def test_a_job_whose_volume_is_lost_is_not_tried_again_for_ever() -> None:
+    """Each try would end like this one, whatever its `retry` says."""
+    job, _, _ = walk(JOB, a_job(policy=replace(WITH, retry=ALWAYS)), VolumeFailed("volume data has failed"))
+    assert (job.state, job.reason, job.fate) == (J.TERMINATING, JobReason.VOLUME_ERROR, Fate.FAILED)
 
 
 def test_a_job_gives_them_back_when_it_is_released_and_not_before() -> None:

@@ -11,7 +11,7 @@ from stoker.core import job_facts as job
 from stoker.core.commitment import Moved
 from stoker.core.family import found
 from stoker.core.gang import OnNoCapacity
-from stoker.core.ids import InstanceId, RunId
+from stoker.core.ids import InstanceId, RunId, VolumeId
 from stoker.core.policy import Disconnect, Policy, StartupOrder, StopCriteria
 from stoker.core.reason import JobReason, RetryEvent, RunReason
 from stoker.core.resources import parse_request
@@ -19,8 +19,9 @@ from stoker.core.retry import Retry
 from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, S, StopAsked
 from stoker.core.schedule import parse_schedule
 from stoker.core.shim_task import STARTING
+from stoker.core.volume_facts import DeleteAsked
 from stoker.core.warning import WarnSignal
-from stoker.engine.change import Change, RunBirth, of_instance, of_run
+from stoker.engine.change import Change, RunBirth, of_instance, of_run, of_volume
 from stoker.engine.hint import FLEETS
 from stoker.engine.placement import LOCK
 from tests.sim.host import Host
@@ -147,6 +148,11 @@ class People(Steering):
     async def abort(self) -> None:
         if (run := await self._run()) is not None:
             await self.world.ask(Change(facts=(of_run(run, AbortAsked(by="bob")),)))
+
+    async def delete_volume(self) -> None:
+        """Whether anybody wants it or not: who still waits for it is told."""
+        if (volume := await self.world.pick("SELECT id FROM volume WHERE state <> 'DELETED' ORDER BY id")) is not None:
+            await self.world.ask(Change(facts=(of_volume(VolumeId(volume), DeleteAsked(by="bob")),)))
 
     async def scale(self) -> None:
         if (row := await self.world.pick_moment(SERVICES)) is not None:

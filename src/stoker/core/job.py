@@ -88,6 +88,7 @@ from stoker.core.job_leave import (
 )
 from stoker.core.machine import Event, Machine, Row, Send, Then, TimeUp, ask, pairs, rows, stay
 from stoker.core.reason import JobReason
+from stoker.core.retry import Fate
 from stoker.core.volume_facts import Attached
 
 __all__ = ["JOB", "Job", "S", "deadline"]
@@ -185,7 +186,8 @@ def end_no_capacity(job: Job, event: NoCapacity | Interrupted | InstanceGone, no
 
 
 def end_volume(job: Job, event: VolumeFailed, now: float) -> Then:
-    return end(job, JobReason.VOLUME_ERROR, now, message=event.message)
+    # Whatever `retry` says: what was lost with it does not come back, and it is meant by its id.
+    return end(job, JobReason.VOLUME_ERROR, now, fate=Fate.FAILED, message=event.message)
 
 
 def end_waiting_instance(job: Job, event: TimeUp, now: float) -> Then:

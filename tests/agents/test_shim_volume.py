@@ -12,12 +12,9 @@ from uuid import UUID, uuid4
 import aiohttp
 import pytest
 
-from stoker.core.errors import Unavailable, UserError
 from stoker.core.reason import JobReason
 from stoker.runner.view import mounted_below
-from stoker.shim.point import Points
-from stoker.shim.volume import Bound, Owner, Volumes
-from stoker.wire.shim import Mount, Source, TaskInfo
+from stoker.wire.shim import TaskInfo
 from tests.agents.shim_stage import SERVE, Stage, existing, prepared, shared_stage, until
 from tests.machine import as_root
 
@@ -165,7 +162,7 @@ async def test_a_task_sees_its_own_volumes_and_those_of_nobody_else(shim: Stage)
     """A copy of another task's mount in its view would also keep that volume busy as long as it runs."""
     one, two = uuid4(), uuid4()
     first = await shim.start_job("sleep 60", mounts=[local(one, "data", size_mb=16)])
-    look = f"! grep {one} /proc/self/mountinfo && grep {two} /proc/self/mountinfo | grep -q /work/mine"
+    look = f"! grep {one} /proc/self/mountinfo && grep {two} /proc/self/mountinfo | grep -q mine"
     second = await ran(shim, [local(two, "mine")], look)
     assert second.result is not None and second.result.exit_code == 0
     watching = await shim.start_job("sleep 60", mounts=[local(two, "mine")])
@@ -339,123 +336,6 @@ async def test_of_a_task_whose_record_was_lost_nothing_stays_mounted(shim: Stage
     await shim.start()
     await until(lambda: not Path(f"/proc/{runner}").exists())
     assert left_over(shim) + existing(inside) == []
-
-
-# Parts, without a shim.
-
-
-@pytest.fixture
-def volumes(tmp_path: Path) -> Volumes:
-    made = Volumes(tmp_path / "volumes", is_root=True)
-    made.prepare()
-    return made
-
-
-def test_an_image_that_has_its_name_is_never_formatted(volumes: Volumes, tmp_path: Path) -> None:
-    """Whatever is in it: it is somebody's. What a crash left under the other name is nobody's."""
-    id = uuid4()
-    kept = volumes.root / f"{id}.kept"
-    kept.mkdir()
-    (kept / "image.new").write_bytes(b"half a file system")
-    volumes.make(id, "data", 16, Owner())
-    assert not (kept / "image.new").exists()
-    before = (kept / "image").stat()
-    volumes.make(id, "data", 16, Owner())
-    after = (kept / "image").stat()
-    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
-
-
-def test_what_belongs_to_a_project_is_closed_to_the_users_of_others(volumes: Volumes) -> None:
-    id = uuid4()
-    volumes.make(id, "data", None, Owner(200_001, 200_001))
-    found = volumes.place(id).stat()
-    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (200_001, 200_001, 0o770)
-
-
-def test_the_wait_for_one_that_is_busy_is_told_by_a_clock_that_may_be_set_back(tmp_path: Path) -> None:
-    now = [1000.0]
-    made = Volumes(tmp_path / "volumes", is_root=True, now=lambda: now[0])
-    made.prepare()
-    id, task = uuid4(), uuid4()
-    one = Mount(source=Source.LOCAL, id=id, name="data", size_mb=16, inside="/data")
-    made.take(task, [one], Owner())
-    with subprocess.Popen(["sleep", "60"], cwd=made.place(id)) as holder:
-        try:
-            for now[0] in (1000.0, 1299.0, 500.0, 799.0):
-                with pytest.raises(Unavailable, match=r"process \d+ \(sleep\) uses it"):
-                    made.release(task, [one], 300.0)
-            now[0] = 1300.0
-            made.release(task, [one], 300.0)
-            assert mounted_below(str(made.root)) == []
-        finally:
-            holder.kill()
-
-
-def without_root(tmp_path: Path) -> tuple[Volumes, Points]:
-    volumes = Volumes(tmp_path / "volumes", is_root=False)
-    points = Points(tmp_path / "volumes" / "points", is_root=False)
-    volumes.prepare()
-    points.prepare()
-    return volumes, points
-
-
-def test_without_root_a_volume_is_a_link_below_the_jobs_own_directory(tmp_path: Path) -> None:
-    volumes, points = without_root(tmp_path)
-    id, task, work = uuid4(), uuid4(), tmp_path / "work"
-    work.mkdir()
-    one = Mount(source=Source.LOCAL, id=id, name="data", inside="in/data")
-    for _ in range(2):
-        volumes.take(task, [one], Owner())
-        bounds = [Bound(str(volumes.place(id)), "in/data", False)]
-        points.make(task, bounds, work, Owner())
-    (work / "in/data/x").write_text("kept")
-    assert (volumes.place(id) / "x").read_text() == "kept"
-    assert points.binds(bounds, work) == ()
-
-
-@pytest.mark.parametrize(
-    ("bound", "words"),
-    [
-        (Bound("/x", "/data", False), "/data is not below the job's own directory"),
-        (Bound("/x", "data", True), "data is to be read only"),
-    ],
-)
-def test_what_cannot_be_had_without_root_is_refused_in_words(tmp_path: Path, bound: Bound, words: str) -> None:
-    _, points = without_root(tmp_path)
-    with pytest.raises(UserError, match=words):
-        points.make(uuid4(), [bound], tmp_path, Owner())
-
-
-@pytest.mark.parametrize("one", [{"source": "nfs", "place": "nas:/x"}, {"source": "local", "size_mb": 16}])
-def test_nothing_is_mounted_without_root(tmp_path: Path, one: dict[str, Any]) -> None:
-    volumes, _ = without_root(tmp_path)
-    mount = Mount.model_validate(
-        {"id": uuid4(), "name": "sets", "inside": "sets"} | one | {"source": Source(one["source"])}
-    )
-    with pytest.raises(UserError, match="without root, which may not mount"):
-        volumes.take(uuid4(), [mount], Owner())
-
-
-def test_a_directory_that_was_made_for_two_goes_with_the_second(tmp_path: Path) -> None:
-    points = Points(tmp_path / "points", is_root=True)
-    points.prepare()
-    one, two, deep = uuid4(), uuid4(), tmp_path / "a/b"
-    points.make(one, [Bound("/x", str(deep), False)], tmp_path, Owner())
-    points.make(two, [Bound("/x", str(deep / "c"), False)], tmp_path, Owner())
-    points.drop(one)
-    assert (deep / "c").is_dir()
-    points.drop(two)
-    assert not (tmp_path / "a").exists()
-
-
-def test_a_directory_in_which_somebody_has_put_something_stays(tmp_path: Path) -> None:
-    points = Points(tmp_path / "points", is_root=True)
-    points.prepare()
-    task = uuid4()
-    points.make(task, [Bound("/x", str(tmp_path / "a"), False)], tmp_path, Owner())
-    (tmp_path / "a" / "mine").touch()
-    points.drop(task)
-    assert (tmp_path / "a" / "mine").exists()
 
 
 async def test_many_tasks_take_one_volume_at_once(shim: Stage) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from stoker.backends.base import Refused
@@ -64,9 +64,9 @@ class DummyDisks:
             self._removed, self.manner = known["removed"], Manner(**known["manner"])
 
     def steer(self, behaviour: DiskBehaviour) -> Manner:
-        given = behaviour.model_dump(include=behaviour.model_fields_set)
         names = {"provision_delay": "provision_delay_s", "detach_delay": "detach_delay_s"}
-        self.manner = replace(self.manner, **{names.get(name, name): value for name, value in given.items()})
+        given: dict[str, Any] = {names.get(one, one): getattr(behaviour, one) for one in behaviour.model_fields_set}
+        self.manner = replace(self.manner, **given)
         self._save()
         return self.manner
 

@@ -138,7 +138,8 @@ async def test_a_full_volume_is_full_for_its_job_only(shim: Stage) -> None:
 async def test_read_only_means_that_the_kernel_refuses(shim: Stage) -> None:
     id = uuid4()
     await ran(shim, [local(id, "data")], "echo 1 > data/x")
-    told = await ran(shim, [local(id, "data", read_only=True)], "cat data/x && ! echo 2 > data/x")
+    around = f"! echo 3 > {place(shim, id)}/x"
+    told = await ran(shim, [local(id, "data", read_only=True)], f"cat data/x && ! echo 2 > data/x && {around}")
     assert told.result is not None and told.result.exit_code == 0
     assert (place(shim, id) / "x").read_text() == "1\n"
 

@@ -38,6 +38,23 @@ def test_an_image_that_has_its_name_is_never_formatted(volumes: Volumes, tmp_pat
 
 
 @as_root
+def test_a_home_behind_a_link_is_mounted_in_once(tmp_path: Path) -> None:
+    """The kernel lists the real path: looked for under the other one, it would be mounted again each time."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    made = Volumes(tmp_path / "link" / "volumes", is_root=True)
+    made.prepare()
+    one = Mount(source=Source.LOCAL, id=uuid4(), name="data", size_mb=16, inside="/data")
+    tasks = [uuid4(), uuid4()]
+    for task in tasks:
+        made.take(task, [one], Owner())
+    assert len(mounted_below(str(tmp_path / "real" / "volumes"))) == 1
+    for task in tasks:
+        made.release(task, [one], 0.0)
+    assert mounted_below(str(tmp_path / "real" / "volumes")) == []
+
+
+@as_root
 def test_what_belongs_to_a_project_is_closed_to_the_users_of_others(volumes: Volumes) -> None:
     id = uuid4()
     volumes.make(id, "data", None, Owner(200_001, 200_001))

@@ -25,7 +25,7 @@ def opened(tmp_path: Path, now: list[float]) -> Callable[[], DummyDisks]:
     """As a server that starts finds them."""
 
     def open() -> DummyDisks:
-        disks = DummyDisks(tmp_path, lambda id: id == HERE, lambda: now[0])
+        disks = DummyDisks(tmp_path, {HERE: True, THERE: False}.get, lambda: now[0])
         disks.open()
         return disks
 
@@ -85,6 +85,15 @@ async def test_one_that_is_stuck_is_detached_by_force_alone(opened: Opened) -> N
     assert again.status(again.disks[id]) == "detaching", "also after a restart"
     await again.detach(id, HERE, force=True)
     assert again.status(again.disks[id]) == "ready"
+
+
+async def test_what_is_on_a_machine_that_is_gone_is_detached(opened: Opened) -> None:
+    disks, id, gone = opened(), VolumeId(uuid4()), InstanceId(uuid4())
+    await disks.make(id, None)
+    await disks.attach(id, gone)
+    disks.steer(DiskBehaviour(stuck=True))
+    await disks.detach(id, gone, force=False)
+    assert disks.status(disks.disks[id]) == "ready"
 
 
 async def test_detaching_takes_its_time(opened: Opened, now: list[float]) -> None:

@@ -156,6 +156,7 @@ def apply(
 @click.option("--cpu", metavar="N", help="CPUs, at least.")
 @click.option("--memory", metavar="SIZE", help="At least, e.g. 8GB.")
 @click.option("--gpu", metavar="GPU", help="E.g. 1, A100:2, 24GB..")
+@click.option("-v", "--volume", metavar="NAME:/PATH", multiple=True, help="What it finds where; :ro only to read.")
 @click.option("--shell", metavar="SHELL", help="sh unless you say.")
 @click.option("--tty", is_flag=True, help="Give it a terminal: progress bars, colours.")
 @click.option("--priority", metavar="N", type=int, help="0 to 100; higher is placed first.")
@@ -176,6 +177,7 @@ def run(
     as_json: bool,
     profile: str | None,
     env: tuple[str, ...],
+    volume: tuple[str, ...],
     working_dir: str | None,
     **said: Any,
 ) -> None:
@@ -189,6 +191,7 @@ def run(
         "type": "task",
         "commands": [words[0] if len(words) == 1 else shlex.join(words)],
         "env": _env(env),
+        "volumes": list(volume) or None,
         "working_dir": os.path.abspath(working_dir) if working_dir else None,
         "tty": said["tty"] or None,
         "resources": {key: value for key, value in resources.items() if value is not None} or None,

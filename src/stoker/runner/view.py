@@ -44,6 +44,8 @@ def take(binds: Sequence[Bind], volumes: str) -> None:
             _mount("none", bind.inside, _MS_REMOUNT | _MS_BIND | flags)
         for place in reversed(mounted_below(volumes)):
             _libc().umount2(os.fsencode(place), _MNT_DETACH)
+        # Nor is any found where the host keeps them: what is to be read only would be written there.
+        _mount("none", volumes, _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "tmpfs", "size=4k,mode=0711")
     except OSError as error:
         raise NoView(error.errno, f"{error.filename}: {error.strerror}") from error
 
@@ -62,9 +64,9 @@ def _plain(escaped: str) -> str:
     return escaped
 
 
-def _mount(source: str, target: str, flags: int) -> None:
-    answer = _libc().mount(os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(flags), None)
-    _checked(answer, target)
+def _mount(source: str, target: str, flags: int, kind: str = "none", options: str = "") -> None:
+    told = (os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode() or None)
+    _checked(_libc().mount(*told), target)
 
 
 @cache

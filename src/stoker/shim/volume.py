@@ -54,7 +54,8 @@ class Volumes:
     """Blocks, and may be called from any thread: a volume is worked on by one at a time."""
 
     def __init__(self, root: Path, *, is_root: bool, now: Callable[[], float] = time.time) -> None:
-        self.root, self._is_root, self._now = root, is_root, now
+        # As the kernel writes it in its list of mounts, where no links are.
+        self.root, self._is_root, self._now = Path(os.path.realpath(root)), is_root, now
         self._turns: defaultdict[UUID, threading.Lock] = defaultdict(threading.Lock)
 
     def prepare(self) -> None:

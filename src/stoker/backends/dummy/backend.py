@@ -143,8 +143,9 @@ class Dummy:
     def count(self, key: Key) -> int:
         return sum(one.key == key for one in self.machines.values())
 
-    def _is_real(self, id: InstanceId) -> bool:
-        return (machine := self.machines.get(id)) is not None and machine.real
+    def _is_real(self, id: InstanceId) -> bool | None:
+        machine = self.machines.get(id)
+        return None if machine is None else machine.real
 
     def is_up(self, machine: Machine) -> bool:
         return machine.up_at is not None and machine.up_at <= self._clock()

@@ -46,10 +46,10 @@ class Manner:
 
 class DummyDisks:
     def __init__(
-        self, root: Path, directory_of: Callable[[InstanceId], bool], clock: Callable[[], float] = time.time
+        self, root: Path, is_real: Callable[[InstanceId], bool | None], clock: Callable[[], float] = time.time
     ) -> None:
-        """`directory_of`: whether that machine is real, and so wants a directory."""
-        self._root, self._is_real, self._clock = root, directory_of, clock
+        """`is_real`: whether that machine wants a directory; None: it is gone."""
+        self._root, self._is_real, self._clock = root, is_real, clock
         self.disks: dict[VolumeId, Disk] = {}
         self._removed: list[str] = []
         self.manner = Manner()
@@ -125,6 +125,7 @@ class DummyDisks:
         if disk.leaving_at is None:
             disk = self._put(id, replace(disk, leaving_at=now + self.manner.detach_delay_s))
         assert disk.leaving_at is not None
+        force = force or self._is_real(instance_id) is None
         if not force and (self.manner.stuck or disk.leaving_at > now):
             raise Unavailable("The disk is not detached yet.", retry_after_s=ASK_AGAIN_S)
         self._put(id, replace(disk, machine="", leaving_at=None))

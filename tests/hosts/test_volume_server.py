@@ -98,6 +98,23 @@ def test_what_one_run_wrote_the_next_one_finds(server: Real, size: Json) -> None
     assert [one.name for one in volumes_of(server).iterdir()] == ["points"]
 
 
+def test_one_on_a_named_instance_is_made_before_any_job_wants_it_or_says_why_not(server: Real) -> None:
+    (host,) = json.loads(server("instance", "list", "--fleet", "local", "--json").stdout)
+    name = volume(server, instance=host["name"], size="16MB")
+    (image,) = volumes_of(server).glob("*/image")
+    assert image.stat().st_size == 16 * 1024 * 1024
+    large = f"v-{uuid4().hex[:8]}"
+    apply(server, {"type": "volume", "name": large, "instance": host["name"], "size": "900TB"})
+    failed = until(lambda: (found := seen(server, large))["status"] == "FAILED" and found)
+    assert "this host's disk has" in failed["message"]
+    refused = apply(server, {"type": "task", "commands": ["true"], "volumes": [f"{large}:x"]})
+    assert f"volume {large} has failed" in refused.stderr.decode()
+    for one in (name, large):
+        assert server("volume", "delete", one, "-y").returncode == 0
+        until(lambda one=one: seen(server, one)["status"] == "DELETED")  # type: ignore[misc]
+    assert list(volumes_of(server).glob("*/image")) == []
+
+
 def test_a_full_volume_fails_its_job_and_nothing_else(server: Real) -> None:
     name = volume(server, size="16MB")
     code, _ = wait(server, run(server, [f"{name}:data"], "head -c 99000000 /dev/zero > data/x"))

@@ -77,12 +77,18 @@ def _loop_of(image: str) -> str:
 def _run(command: Sequence[str]) -> str | None:
     """What went wrong, in the words of the program."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=MOUNT_S, env=_ENV)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=_ENV
+        )
     except FileNotFoundError:
         return f"this host has no {command[0]}"
+    try:
+        _, told = process.communicate(timeout=MOUNT_S)
     except subprocess.TimeoutExpired:
+        # Not waited for: in the hands of the kernel it may not die before its server is back.
+        process.kill()
         return f"{command[0]} has not come to an end within {MOUNT_S:g} s"
-    if done.returncode == 0:
+    if process.returncode == 0:
         return None
-    said = (done.stderr.strip().splitlines() or [f"{command[0]} ended with {done.returncode}"])[0]
+    said = (told.strip().splitlines() or [f"{command[0]} ended with {process.returncode}"])[0]
     return said.removeprefix(f"{command[0]}: ").rstrip(".")[:500]

@@ -53,7 +53,7 @@ async def plan_run(context: Ctx, access: Member, body: PlanRequest) -> Response:
     """What would happen if this were submitted now: where its jobs would go, or why they would wait."""
     configuration = complete(body.configuration)
     await check_reach(context, access, [configuration])
-    volumes = policy_with(configuration, await check_volumes(context, access, [configuration])).volumes
+    policy = policy_with(configuration, await check_volumes(context, access, [configuration]))
     gang = _gang(context, access, configuration)
     async with context.database.connection() as connection:
         await check_fleets(connection, access, [configuration])
@@ -67,8 +67,8 @@ async def plan_run(context: Ctx, access: Member, body: PlanRequest) -> Response:
             context.rooms,
             now,
             besides=gang,
-            fleets=configuration.fleets,
-            volumes=volumes,
+            fleets=policy.fleets,
+            volumes=policy.volumes,
         )
         mine = {job for job, _ in gang.jobs}
         names = await instance.names(connection, {one.instance_id for one in found.assignments if one.job_id in mine})

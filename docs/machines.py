@@ -20,6 +20,7 @@ from stoker.core.reason import CONSEQUENCES, LIMITS, SENTENCES
 from stoker.core.run import RUN
 from stoker.core.shim_task import SHIM_TASK
 from stoker.core.task import TASK
+from stoker.core.volume import VOLUME
 
 PAGE: Final = Path(__file__).parent / "reference" / "machines.md"
 Pair = tuple[Enum, type[Event]]
@@ -37,6 +38,7 @@ LIVES: Final = (
     ),
     Life(JOB, "core/job.py", "One submission of one (replica, node) of a run, until all that it held is given back."),
     Life(INSTANCE, "core/instance.py", "A machine that can run jobs, from the wish for it until it is certainly gone."),
+    Life(VOLUME, "core/volume.py", "A place for data that outlives jobs, until nothing of it is left."),
     Life(SHIM_TASK, "core/shim_task.py", "A container or a process with its data on one host, as its shim keeps it."),
     Life(
         MANAGED_TASK, "core/managed_task.py", "One task of a managed job: a run, launched again as often as it takes."

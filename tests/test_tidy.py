@@ -279,6 +279,8 @@ def test_the_page_of_the_configurations_is_fresh() -> None:
     assert configurations.PAGE.read_text(encoding="utf-8") == configurations.page(), "out of date: run `make docs`"
     fleet = configurations.FLEET_PAGE.read_text(encoding="utf-8")
     assert fleet == configurations.fleet_page(), "out of date: run `make docs`"
+    volume = configurations.VOLUME_PAGE.read_text(encoding="utf-8")
+    assert volume == configurations.volume_page(), "out of date: run `make docs`"
 
 
 def test_the_page_of_the_apis_is_fresh() -> None:

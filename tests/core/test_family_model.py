@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
+from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.commitment import Wish
 from stoker.core.gang import OnNoCapacity
+from stoker.core.ids import VolumeId
 from stoker.core.job_facts import (
     FINISHED,
     AgentFailed,
@@ -107,7 +109,7 @@ policies = st.fixed_dictionaries(
         "stop_duration_s": st.sampled_from([0.0, 10.0, 3600.0]),
         "max_duration_s": st.none() | st.just(7200.0),
         "start_timeout_s": st.none() | st.just(300.0),
-        "volumes": st.booleans(),
+        "volumes": st.sampled_from(((), (VolumeId(UUID(int=77)),))),
         "service": st.booleans(),
     }
 )

@@ -38,6 +38,7 @@ from stoker.core.job_facts import (
     SubmitJob,
     Taken,
     TaskAccepted,
+    VolumeFailed,
 )
 from stoker.core.limits import UNREGISTER_S
 from stoker.core.machine import Event, Refused, Send, TimeUp
@@ -88,6 +89,7 @@ CASES = [
     Case(at(S.SUBMITTED), Placed(HERE, (0,)), S.PROVISIONING),
     Case(at(S.SUBMITTED, instance_id=HERE), Placed(HERE, (0,)), S.PROVISIONING),
     Case(at(S.SUBMITTED), NoCapacity("full"), S.TERMINATING),
+    Case(at(S.SUBMITTED), VolumeFailed("volume data has failed"), S.TERMINATING),
     Case(at(S.SUBMITTED, instance_id=HERE, policy=FAIL), Interrupted(HERE), S.TERMINATING),
     Case(at(S.SUBMITTED, instance_id=HERE), Interrupted(HERE), S.SUBMITTED),
     Case(at(S.SUBMITTED, instance_id=HERE, policy=FAIL), InstanceGone(HERE), S.TERMINATING),

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from stoker.core.ids import VolumeId
 from stoker.core.job import JOB, deadline
 from stoker.core.job_facts import (
     AgentFailed,
@@ -35,6 +37,7 @@ from stoker.core.retry import Budget, Fate
 from tests.core.living import a_job, machine, walk
 
 HERE = machine(1)
+ONE_VOLUME = (VolumeId(UUID(int=77)),)
 STOP = EndAsked(JobReason.TERMINATED_BY_USER)
 ABORT = EndAsked(JobReason.ABORTED_BY_USER)
 ANSWERS: dict[type[Effect], Any] = {
@@ -61,13 +64,14 @@ def cleanup_of(job: Job, *events: Any) -> tuple[list[str], Job]:
         job, wishes, sends = walk(JOB, job, ANSWERS[type(wish)])
     assert sends == [Send("job", job.id, Released())]
     job, wishes, sends = walk(JOB, job, Released())
-    assert (wishes, sends) == ([], [Send("instance", HERE, Freed(job.id))] if job.instance_id else [])
+    given_back = [send for send in sends if send.kind != "volume"]
+    assert (wishes, given_back) == ([], [Send("instance", HERE, Freed(job.id))] if job.instance_id else [])
     return names, job
 
 
 def test_the_order_is_unregister_stop_remove_detach_release() -> None:
     """A service with a volume is stopped: traffic leaves first, blocks are given back last."""
-    names, job = cleanup_of(running(Policy(service=True, volumes=True)), STOP)
+    names, job = cleanup_of(running(Policy(service=True, volumes=ONE_VOLUME)), STOP)
     assert names == ["Unregister", "AskStop", "RemoveTask", "DetachVolumes"]
     assert job.state is S.TERMINATED
     assert list(Cleanup) == [Cleanup.UNREGISTER, Cleanup.STOP, Cleanup.REMOVE, Cleanup.DETACH, Cleanup.RELEASE]
@@ -75,7 +79,7 @@ def test_the_order_is_unregister_stop_remove_detach_release() -> None:
 
 def test_each_step_has_a_phase_of_its_own() -> None:
     """The outbox drops a wish when the phase has moved on: a late RemoveTask never removes the next task."""
-    job, _, _ = walk(JOB, running(Policy(service=True, volumes=True)), STOP)
+    job, _, _ = walk(JOB, running(Policy(service=True, volumes=ONE_VOLUME)), STOP)
     phases = [job.phase]
     for step in list(Cleanup)[:4]:
         job, _, _ = walk(JOB, job, CleanedUp(step))
@@ -89,14 +93,18 @@ def test_each_step_has_a_phase_of_its_own() -> None:
         (running(), Exited(0), ["RemoveTask"]),
         (running(), AgentFailed(JobReason.LOG_QUOTA_EXCEEDED), ["AskStop", "RemoveTask"]),
         (running(Policy(service=True)), Exited(1), ["Unregister", "RemoveTask"]),
-        (running(Policy(volumes=True)), InstanceGone(HERE), ["DetachVolumes"]),
+        (running(Policy(volumes=ONE_VOLUME)), InstanceGone(HERE), ["DetachVolumes"]),
         (running(), InstanceGone(HERE), ["Release"]),
         (running(Policy(service=True)), InstanceGone(HERE), ["Unregister"]),
         (running(), Interrupted(HERE), ["AskStop", "RemoveTask"]),
         (replace(running(Policy(service=True)), state=S.PULLING, running_at=None), STOP, ["RemoveTask"]),
-        (replace(running(Policy(volumes=True)), state=S.PROVISIONING, running_at=None), STOP, ["RemoveTask", "Detach"]),
-        (a_job(policy=Policy(service=True, volumes=True)), STOP, []),
-        (a_job(policy=Policy(volumes=True), instance_id=HERE), STOP, ["Release"]),
+        (
+            replace(running(Policy(volumes=ONE_VOLUME)), state=S.PROVISIONING, running_at=None),
+            STOP,
+            ["RemoveTask", "Detach"],
+        ),
+        (a_job(policy=Policy(service=True, volumes=ONE_VOLUME)), STOP, []),
+        (a_job(policy=Policy(volumes=ONE_VOLUME), instance_id=HERE), STOP, ["Release"]),
     ],
 )
 def test_a_step_with_nothing_to_do_is_skipped(job: Job, event: Any, names: list[str]) -> None:
@@ -212,7 +220,7 @@ def test_the_grace_begins_when_the_program_is_asked_to_stop() -> None:
 
 def test_a_volume_that_is_not_detached_keeps_it_terminating_and_is_forced_after_a_limit() -> None:
     """Time alone does not finish it: only the word that the volume is off, by force if need be."""
-    job, _, _ = walk(JOB, running(Policy(volumes=True, detach_limit_s=300)), Exited(0), now=100.0)
+    job, _, _ = walk(JOB, running(Policy(volumes=ONE_VOLUME, detach_limit_s=300)), Exited(0), now=100.0)
     job, effects, _ = walk(JOB, job, CleanedUp(Cleanup.REMOVE), now=110.0)
     assert effects == [DetachVolumes(force_at=410.0)]
     assert deadline(job) is None
@@ -221,7 +229,7 @@ def test_a_volume_that_is_not_detached_keeps_it_terminating_and_is_forced_after_
 
 def test_repeated_and_early_news_of_another_step_changes_nothing() -> None:
     """A performer ran twice: its second answer finds the job further on."""
-    job, _, _ = walk(JOB, running(Policy(volumes=True)), Exited(0), CleanedUp(Cleanup.REMOVE))
+    job, _, _ = walk(JOB, running(Policy(volumes=ONE_VOLUME)), Exited(0), CleanedUp(Cleanup.REMOVE))
     for step in Cleanup:
         if step is not Cleanup.DETACH:
             assert JOB.step(job, CleanedUp(step), 5.0).row is None

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from stoker.core.errors import UserError
 from stoker.core.gang import OnNoCapacity
+from stoker.core.ids import VolumeId
 from stoker.core.policy import Disconnect, Policy, StartupOrder, StopCriteria
 from stoker.core.reason import RetryEvent
 from stoker.core.retry import Retry
@@ -53,7 +55,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "waiting_instance_s": seconds,
     "waiting_runner_s": seconds,
     "detach_limit_s": seconds,
-    "volumes": st.booleans(),
+    "volumes": st.sampled_from(((), (VolumeId(UUID(int=77)),))),
     "service": st.booleans(),
     "fleets": st.none() | st.lists(st.sampled_from(["a", "b"]), max_size=2).map(tuple),
     "hold": st.booleans(),
@@ -76,7 +78,7 @@ def test_no_field_is_forgotten_here() -> None:
 def test_only_what_differs_from_the_defaults_is_stored() -> None:
     """So a default that is bettered later betters old runs too."""
     assert Policy().to_json() == {}
-    assert Policy(nodes=2, volumes=True).to_json() == {"nodes": 2, "volumes": True}
+    assert Policy(nodes=2, service=True).to_json() == {"nodes": 2, "service": True}
 
 
 def test_the_size_is_replicas_times_nodes() -> None:

@@ -12,6 +12,8 @@ from stoker.core.instance_facts import Destroy, Destroyed, Launch, Launched, Ref
 from stoker.core.machine import Event
 from stoker.core.managed_task import Impossible, LaunchRun, ManagedTaskId, StopRun
 from stoker.core.run_facts import TellOwner
+from stoker.core.volume_facts import Kind
+from stoker.engine.attachment import VolumePerformers
 from stoker.engine.change import Change, of_instance, of_job, of_managed
 from stoker.engine.engine import Engine
 from stoker.engine.log_pump import LogPump
@@ -37,7 +39,8 @@ class Agents:
         self.net = Net(world, thawed)
         self.orders = SimOrders(world, database)
         self.pump = LogPump(self.net, cast(LogStore, world.logs), world.logs)
-        self.real = JobPerformers(self.net, self.orders, self.pump, self.tell, world.now)
+        self.volumes = VolumePerformers(database, self.net, {Kind.DUMMY: world.disks})
+        self.real = JobPerformers(self.net, self.orders, self.pump, self.tell, world.now, self.volumes)
         """What the server itself does; machines without a shim are done for here."""
 
     async def tell(self, change: Change) -> None:
@@ -52,7 +55,8 @@ class Agents:
             job.AskStop: self.ask_stop,
             job.RemoveTask: self.remove_task,
             job.Unregister: self.unregister,
-            job.DetachVolumes: self.detach,
+            job.DetachVolumes: self.real.detach_volumes,
+            **self.volumes.performers(),
             Launch: self.launch,
             Destroy: self.destroy,
             LaunchRun: self.launch_run,
@@ -92,12 +96,6 @@ class Agents:
         if self.world.chance("gateway away", 0.1) or self.world.always("gateway never answers", errand.target, 0.05):
             raise Unavailable("the gateway does not answer")
         return self._said(errand, job.CleanedUp(job.Cleanup.UNREGISTER, attempt=errand.attempt))
-
-    async def detach(self, errand: Errand, effect: job.DetachVolumes) -> Change:
-        await self.world.pause(0.01, 0.5)
-        if self.world.now() < effect.force_at and self.world.chance("volume will not detach", 0.3):
-            raise Unavailable("still attached")
-        return self._said(errand, job.CleanedUp(job.Cleanup.DETACH, attempt=errand.attempt))
 
     async def launch(self, errand: Errand, effect: Launch) -> Change:
         id = InstanceId(errand.target)

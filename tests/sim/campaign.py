@@ -25,6 +25,7 @@ from stoker.core.managed_task import MANAGED_TASK
 from stoker.core.run import RUN
 from stoker.core.shim_task import SHIM_TASK
 from stoker.core.task import TASK
+from stoker.core.volume import VOLUME
 from stoker.engine import garbage
 from stoker.store.database import Database
 from stoker.store.migration import migrate
@@ -37,8 +38,8 @@ SELDOM = 250
 """A row that fewer than one seed in so many visits is named."""
 STORIES = Path(__file__).parent / "stories"
 MACHINES: dict[str, Machine[Any]] = {
-    "run": RUN, "job": JOB, "instance": INSTANCE, "managed job": MANAGED_JOB, "managed task": MANAGED_TASK,
-    "shim task": SHIM_TASK, "task": TASK,
+    "run": RUN, "job": JOB, "instance": INSTANCE, "volume": VOLUME, "managed job": MANAGED_JOB,
+    "managed task": MANAGED_TASK, "shim task": SHIM_TASK, "task": TASK,
 }  # fmt: skip
 FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
 

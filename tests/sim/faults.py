@@ -14,7 +14,8 @@ FAULTS = frozenset(
         # Hosts, programs and what holds them.
         "host cut off", "host frozen", "host ill", "agent stopped a job by its own clock", "hook failed", "undo failed",
         "program ignores SIGTERM", "agent fails under a running job", "machine goes with the program",
-        "gateway away", "gateway never answers", "volume will not detach", "task ended by hand",
+        "gateway away", "gateway never answers", "volume will not detach", "volume slow to be made",
+        "task ended by hand",
         "program leaves when it is warned", "job idle for too long",
         # The provider.
         "provider never answers", "provider refuses", "provider creates and forgets", "provider refuses and creates",

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import asyncpg
 
 from stoker.core import limits
-from stoker.core.ids import InstanceId, RunId
+from stoker.core.ids import InstanceId, RunId, VolumeId
 from stoker.core.instance_facts import CordonAsked
 from stoker.core.run_facts import ReleaseAsked, StopAsked
-from stoker.engine.change import Change, of_instance, of_run
+from stoker.core.volume_facts import DeleteAsked
+from stoker.engine.change import Change, of_instance, of_run, of_volume
 from stoker.store.database import SESSION
 from tests.sim.database import Line
 from tests.sim.invariants import Violation
@@ -26,9 +27,9 @@ LOOK_S = 45.0
 SWARM_S = 120.0
 """Graphs stop coming after this: in a long history the swarm would be all there is."""
 
-TABLES = ("run", "job", "instance", "host", "replica", "journal", "outbox", "managed_job", "managed_task", "worker",
-          "task", "task_spec", "continuation", "execution", "task_kind", "task_key", "task_scope", "task_sample",
-          "task_series", "task_output", "task_tally", "task_delta")  # fmt: skip
+TABLES = ("volume", "run", "job", "instance", "host", "replica", "journal", "outbox", "managed_job", "managed_task",
+          "worker", "task", "task_spec", "continuation", "execution", "task_kind", "task_key", "task_scope",
+          "task_sample", "task_series", "task_output", "task_tally", "task_delta")  # fmt: skip
 
 MAKE_FLEET = """
 INSERT INTO fleet (id, name, spec, policy, created_at) VALUES ($1, 'cloud', '{}', $2, 0)
@@ -40,6 +41,7 @@ SELECT 'run ' || id || ' is ' || state FROM run WHERE state NOT IN ('TERMINATED'
 UNION ALL SELECT 'managed job ' || id || ' is ' || state FROM managed_job WHERE state <> 'DONE'
 UNION ALL SELECT 'instance ' || id || ' is ' || state FROM instance
     WHERE NOT (owned AND state = 'IDLE') AND state <> 'TERMINATED'
+UNION ALL SELECT 'volume ' || id || ' is ' || state FROM volume WHERE state <> 'DELETED'
 UNION ALL SELECT 'the wish ' || effect || ' of ' || kind || ' ' || target || ' stands: ' || error FROM outbox
 UNION ALL SELECT 'task ' || id || ' is ' || state FROM task WHERE state NOT IN ('terminated', 'cancelled')
 """
@@ -176,6 +178,7 @@ async def _settle(world: World) -> None:
             raise Violation(f"does not settle: {unsettled}")
         await _uncordon(world)
         await _release(world)
+        await _empty(world)
         await asyncio.sleep(LOOK_S)
 
 
@@ -189,6 +192,17 @@ async def _release(world: World) -> None:
     """A replica that was frozen may hold a run that has been released long ago by another one."""
     if id := await world.pick("SELECT id FROM run WHERE held AND state NOT IN ('TERMINATED', 'FAILED', 'DONE')"):
         await world.ask(Change(facts=(of_run(RunId(id), ReleaseAsked(by="the end")),)))
+
+
+async def _empty(world: World) -> None:
+    """What was kept for runs is wanted by nobody any more, and machines stay as long as volumes are on them."""
+    unwanted = """
+    SELECT id FROM volume WHERE state IN ('ACTIVE', 'FAILED') AND held = '{}' AND NOT EXISTS (
+        SELECT FROM run WHERE policy -> 'volumes' ? volume.id::text AND state NOT IN ('TERMINATED', 'FAILED', 'DONE')
+    ) ORDER BY id
+    """
+    if id := await world.pick(unwanted):
+        await world.ask(Change(facts=(of_volume(VolumeId(id), DeleteAsked(by="the end")),)))
 
 
 def _no_bugs(world: World) -> None:
@@ -207,6 +221,8 @@ def _nothing_left(world: World) -> None:
         raise Violation(f"processes are left running: {live.keys()}")
     if world.provider.machines:
         raise Violation(f"machines are left at the provider: {list(world.provider.machines)}")
+    if world.disks.ready_at or world.disks.on:
+        raise Violation(f"disks are left at the provider: {world.disks.ready_at}, attached: {world.disks.on}")
     for host in world.hosts.values():
         if host.alive and host.tasks:
             raise Violation(f"host {host.id} still has tasks {list(host.tasks)}")

@@ -13,6 +13,7 @@ from stoker.core.job import JOB
 from stoker.core.managed_job import MANAGED_JOB
 from stoker.core.managed_task import ENDED
 from stoker.core.run import RUN
+from stoker.core.volume import VOLUME
 from stoker.store import journal
 from tests.sim.provider import MAX_NODES
 
@@ -26,6 +27,7 @@ TABLES = """
 SELECT 'run', id, state FROM run
 UNION ALL SELECT 'job', id, state FROM job
 UNION ALL SELECT 'instance', id, state FROM instance
+UNION ALL SELECT 'volume', id, state FROM volume
 UNION ALL SELECT 'managed_job', id, state FROM managed_job
 UNION ALL SELECT 'managed_task', id, state FROM managed_task
 """
@@ -106,6 +108,16 @@ UNION ALL
 SELECT 'instance ' || id || ' is ' || state || ' and holds ' || held::text
 FROM instance WHERE state IN ('IDLE', 'TERMINATED') AND held <> '{}' OR state = 'BUSY' AND held = '{}'
 UNION ALL
+SELECT 'volume ' || volume.id || ' is held by ' || holder || ', which does not live'
+FROM volume CROSS JOIN LATERAL unnest(volume.held) AS holder LEFT JOIN job ON job.id = holder
+WHERE job.instance_id IS NULL OR job.state IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED')
+   OR volume.instance_id <> job.instance_id
+UNION ALL
+SELECT 'job ' || job.id || ' has its machine and not its volume ' || volume.id
+FROM job JOIN run ON run.id = job.run_id JOIN volume ON run.policy -> 'volumes' ? volume.id::text
+WHERE job.run_id = ANY($1::uuid[]) AND job.instance_id IS NOT NULL
+  AND job.state NOT IN ('DONE', 'FAILED', 'TERMINATED', 'ABORTED') AND NOT job.id = ANY(volume.held)
+UNION ALL
 SELECT 'fleet ' || fleet_id || ' has ' || count(*) || ' instances, more than it ever may'
 FROM instance WHERE fleet_id IS NOT NULL AND state <> 'TERMINATED' GROUP BY fleet_id HAVING count(*) > $4
 UNION ALL
@@ -130,10 +142,11 @@ FINISHED = {
     "run": {state.value for state in RUN.finished},
     "job": {state.value for state in JOB.finished},
     "instance": {state.value for state in INSTANCE.finished},
+    "volume": {state.value for state in VOLUME.finished},
     "managed_job": {state.value for state in MANAGED_JOB.finished},
     "managed_task": {state.value for state in ENDED},
 }
-ASSIGNED_FROM = {"run": {"TERMINATING"}, "job": {"TERMINATING"}, "instance": {"TERMINATING"}}
+ASSIGNED_FROM = {"run": {"TERMINATING"}, "job": {"TERMINATING"}, "instance": {"TERMINATING"}, "volume": {"DELETING"}}
 
 
 class Violation(AssertionError):

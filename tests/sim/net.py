@@ -8,14 +8,16 @@ from uuid import UUID
 from stoker.core import shim_task as shim
 from stoker.core.errors import Conflict, NotFound, Unavailable
 from stoker.core.ids import InstanceId, JobId
+from stoker.core.volume_facts import Kind
 from stoker.store import order as order_store
+from stoker.store import volume as volume_store
 from stoker.store.database import Database
 from stoker.store.log import LogGap
 from stoker.store.outbox import Errand
 from stoker.store.run import policy_of
 from stoker.wire.frame import Piece
 from stoker.wire.runner import Deadline, JobOrder, Stop
-from stoker.wire.shim import Changes, HostInfo, TaskInfo, TaskOrder, Terminate
+from stoker.wire.shim import Changes, HostInfo, Mount, Source, TaskInfo, TaskOrder, Terminate, VolumeInfo, VolumeOrder
 from tests.sim.host import Host, Order, Task
 
 if TYPE_CHECKING:
@@ -131,6 +133,12 @@ class SimShim:
 
         await self.net.call(self.own, act)
 
+    async def make_volume(self, order: VolumeOrder) -> VolumeInfo:
+        return await self.net.call(self.own, lambda: VolumeInfo(id=order.id, made=True))
+
+    async def remove_volume(self, id: UUID, fence: int) -> None:
+        await self.net.call(self.own, lambda: None)
+
     async def changes(self, cursor: str, wait_s: float) -> Changes:
         await self.net.go(self.own)
         seen = int(cursor or 0)
@@ -210,8 +218,18 @@ class SimOrders:
         self.world.orders[errand.target] = order
         return TaskOrder(
             id=errand.target, fence=errand.fence, name="run", project_id=errand.family, token="x" * 16,
-            stop_after_s=order.stop_after_s, job=job,
+            stop_after_s=order.stop_after_s, job=job, mounts=await self._mounts(errand),
         )  # fmt: skip
+
+    async def _mounts(self, errand: Errand) -> tuple[Mount, ...]:
+        async with self.database.connection() as connection:
+            held = await order_store.volumes(connection, JobId(errand.target))
+            volumes = await volume_store.some(connection, held.volumes if held else ())
+        return tuple(
+            Mount(source=Source.PATH, id=one.id, name=one.name, inside=f"/{one.name}")
+            for one in volumes.values()
+            if one.kind is Kind.DUMMY
+        )
 
     async def job(self, errand: Errand) -> JobOrder:
         return JobOrder(

@@ -11,7 +11,7 @@ from stoker.core import job_facts as job
 from stoker.core.commitment import Moved
 from stoker.core.family import found
 from stoker.core.gang import OnNoCapacity
-from stoker.core.ids import InstanceId, RunId
+from stoker.core.ids import InstanceId, RunId, VolumeId
 from stoker.core.policy import Disconnect, Policy, StartupOrder, StopCriteria
 from stoker.core.reason import JobReason, RetryEvent, RunReason
 from stoker.core.resources import parse_request
@@ -19,8 +19,9 @@ from stoker.core.retry import Retry
 from stoker.core.run_facts import AbortAsked, Broke, ReplicasWanted, S, StopAsked
 from stoker.core.schedule import parse_schedule
 from stoker.core.shim_task import STARTING
+from stoker.core.volume_facts import DeleteAsked
 from stoker.core.warning import WarnSignal
-from stoker.engine.change import Change, RunBirth, of_instance, of_run
+from stoker.engine.change import Change, RunBirth, of_instance, of_run, of_volume
 from stoker.engine.hint import FLEETS
 from stoker.engine.placement import LOCK
 from tests.sim.host import Host
@@ -30,6 +31,7 @@ from tests.sim.server import DEAD_AFTER_S
 from tests.sim.steering import Steering
 from tests.sim.swarm import AWAY_AFTER_S
 from tests.sim.theme import ACTS, KINDS
+from tests.sim.volume import births, wanted
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -63,6 +65,10 @@ class People(Steering):
         """Acts at random moments until the time is over."""
         dice, world, theme = self.world.dice, self.world, self.world.theme
         acts = ACTS | dict(theme.acts)
+        born = births(dice, PROJECT)
+        world.volumes = [one.volume for one in born]
+        for one in born:
+            await world.ask(Change(volumes=(one,)))
         while (world.now() < until_s or world.events < ENOUGH_EVENTS) and world.violation is None:
             await world.pause(*theme.pause_s)
             await getattr(self, dice.choices(list(acts), list(acts.values()))[0])()
@@ -96,7 +102,6 @@ class People(Steering):
             "waiting_instance_s": dice.choice((60.0, 600.0)),
             "waiting_runner_s": dice.choice((30.0, 600.0)),
             "detach_limit_s": 40.0,
-            "volumes": dice.random() < 0.2,
         }
         if kind == "array":
             chosen["replicas"] = dice.randint(2, 6)
@@ -113,6 +118,9 @@ class People(Steering):
             overlap = dice.choice(("skip", "queue"))
             chosen |= {"on_no_capacity": OnNoCapacity.QUEUE, "priority": 10}
             chosen["schedule"] = parse_schedule(dice.choice(("* * * * *", "*/3 * * * *")), overlap=overlap)
+        if kind not in ("service", "cron"):
+            # What has no end would keep a volume that is for one from all others.
+            chosen["volumes"] = wanted(dice, self.world.volumes, nodes=chosen.get("nodes", 1))
         return Policy(**chosen)
 
     def retry(self) -> Retry | None:
@@ -140,6 +148,11 @@ class People(Steering):
     async def abort(self) -> None:
         if (run := await self._run()) is not None:
             await self.world.ask(Change(facts=(of_run(run, AbortAsked(by="bob")),)))
+
+    async def delete_volume(self) -> None:
+        """Whether anybody wants it or not: who still waits for it is told."""
+        if (volume := await self.world.pick("SELECT id FROM volume WHERE state <> 'DELETED' ORDER BY id")) is not None:
+            await self.world.ask(Change(facts=(of_volume(VolumeId(volume), DeleteAsked(by="bob")),)))
 
     async def scale(self) -> None:
         if (row := await self.world.pick_moment(SERVICES)) is not None:

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from stoker.core import family as core_family
+from stoker.core import job_end as core_job_end
 from stoker.core import managed_job as core_managed_job
 from stoker.core.commitment import Wish
 from stoker.core.job import JOB
@@ -17,6 +18,7 @@ from stoker.core.machine import Event, Machine, Row, Step, ask, rows
 from stoker.core.retry import Budget
 from stoker.engine import draft as engine_draft
 from stoker.engine import placement as engine_placement
+from stoker.engine.attachment import VolumePerformers
 from stoker.engine.draft import Draft
 from stoker.store import outbox
 from tests.sim.campaign import databases, quiet
@@ -134,6 +136,17 @@ def machine_kept_by_half_a_gang(patch: Patch) -> None:
     patch.setattr(core_family._Stepping, "part", lambda self, job: None)
 
 
+def volume_not_given_back(patch: Patch) -> None:
+    patch.setattr(core_job_end, "detached", lambda job, *, began: ())
+
+
+def volume_released_while_it_is_attached(patch: Patch) -> None:
+    async def at_once(self: Any, job_id: Any, *, force: bool) -> None:
+        """Nobody asked the provider."""
+
+    patch.setattr(VolumePerformers, "detach", at_once)
+
+
 PLANTS: dict[Callable[[Patch], None], str] = {
     fence_removed_at_the_agents: "was started again after its removal",
     fence_removed_in_the_machine: "counts . runs, . are out|two runs are out",
@@ -147,6 +160,8 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     placed_beside_its_predecessor: "two live submissions",
     node_placed_before_the_others: "is placed in part",
     machine_kept_by_half_a_gang: "is placed in part",
+    volume_not_given_back: "is held by .*, which does not live",
+    volume_released_while_it_is_attached: "is attached to .* and wanted on|is removed while it is attached",
 }
 """Each bug, and what the simulation says when it has found it."""
 FIRST: dict[Callable[[Patch], None], int] = {fence_removed_in_the_machine: 60}

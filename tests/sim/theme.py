@@ -7,7 +7,7 @@ ACTS = {
     "submit": 30, "submit_managed": 6, "stop": 8, "abort": 6, "scale": 6, "break_run": 1, "cordon": 2, "drain": 2,
     "delete": 2, "preempt": 6, "preempt_early": 1, "retire": 1, "cut": 5, "freeze": 3, "kill": 4, "freeze_server": 3,
     "cancel_managed": 3, "limit": 2, "end_by_hand": 3, "blackout": 0, "outage": 1,
-    "trigger": 3, "hold": 3, "revise": 4, "apply": 3, "sicken": 3,
+    "trigger": 3, "hold": 3, "revise": 4, "apply": 3, "sicken": 3, "delete_volume": 1,
 }  # fmt: skip
 KINDS = {"task": 40, "array": 20, "gang": 20, "service": 12, "cron": 8}
 

@@ -18,6 +18,7 @@ from stoker.core.machine import Event, Row
 from stoker.core.managed_task import Lack
 from stoker.core.policy import Policy
 from stoker.core.resources import Capacity
+from stoker.core.volume_facts import Volume
 from stoker.engine.batch import Batch
 from stoker.engine.change import Change, Fact, of_instance, of_job
 from stoker.engine.engine import Engine
@@ -31,6 +32,7 @@ from tests.sim.provider import Provider
 from tests.sim.server import Server
 from tests.sim.swarm import Swarming
 from tests.sim.theme import theme_of
+from tests.sim.volume import SimDisks
 
 EPOCH = 1_800_000_000.0
 """A Friday in 2027; the virtual clock starts here."""
@@ -65,6 +67,8 @@ class World:
         self.logs = SimLogs()
         self.lacks: dict[tuple[UUID, int], Lack | None] = {}
         self.provider = Provider(self)
+        self.disks = SimDisks(self)
+        self.volumes: list[Volume] = []
         self.servers = [Server(self, "a"), Server(self, "b")]
         self.inspector = Inspector(self)
         self.swarm = Swarming(self)

@@ -71,6 +71,7 @@ retry:
   on_events: [interruption]
   max_attempts: 5
 fleets: [cloud, local]
+volumes: ["data:/data:ro"]
 schedule: 0 3 * * *
 hold: true
 image: registry.example.com/team/train:v1
@@ -129,11 +130,26 @@ def test_a_key_without_a_value_is_not_given() -> None:
             2,
             "type",
             "service is planned and not there yet",
-            "today are task and fleet",
+            "today are task, fleet and volume",
         ),
         ("type: dev-environment", 1, "type", "planned and not there yet", "today are task"),
         ("commands: [x]\ntype: fleet", 2, "type", "a fleet is not run", "`stoker apply` and /fleets take it"),
-        ("type: volume\nname: X_1", 1, "type", "planned and not there yet", "today are task"),
+        ("type: secret\nname: X_1", 1, "type", "planned and not there yet", "today are task"),
+        ("commands: [x]\ntype: volumes", 2, "type", "expected 'task', 'fleet' or 'volume'", "Did you mean volume?"),
+        (
+            "type: task\ncommands: [x]\nvolumes: [data]",
+            3,
+            "volumes.0",
+            "expected name:/path, got 'data'",
+            "Write name:",
+        ),
+        ("type: task\ncommands: [x]\nvolumes: ['data:/x:rx']", 3, "volumes.0", "expected ro or rw", "Write name:"),
+        ("type: task\ncommands: [x]\nvolumes: ['da ta:/x']", 3, "volumes.0", "neither the name of a volume", ""),
+        ("type: task\ncommands: [x]\nvolumes: ['data:/']", 3, "volumes.0", "hide everything else", ""),
+        ("type: task\ncommands: [x]\nvolumes: ['data:/a/../b']", 3, "volumes.0", "leads upwards", ""),
+        ("type: task\ncommands: [x]\nvolumes: ['a:/x', 'b:/x/y']", 3, "volumes", "inside of /x", "place of its own"),
+        ("type: task\ncommands: [x]\nvolumes: ['a:/x', 'b:/x/']", 3, "volumes", "mounted twice", "place of its own"),
+        ("type: task\ncommands: [x]\nvolumes: [{volume: a, pth: /x}]", 3, "volumes.0", "no key 'pth'", "Known are"),
         ("commands: [x]", 1, "type", "it is missing", ""),
         ("type: task", 1, "commands", "it is missing", ""),
         ("type: task\ncommands: []", 2, "commands", "at least 1", ""),

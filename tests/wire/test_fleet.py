@@ -105,7 +105,13 @@ BASE = "type: fleet\nname: a\nbackends: [dummy]\nnodes: 2\n"
         ("type: fleet\nname: mine\nbackends: [local]", 2, "name", "own host is fleet local", "name: local"),
         ("type: fleet\nname: local\nbackends: [local]\nnodes: 2", 4, "nodes", "one machine", "Leave it out"),
         ("type: fleet\nname: local\nbackends: [local]\nmax_price: 2", 4, "max_price", "is what it is", "Leave it out"),
-        ("type: flet\ncommands: [x]", 1, "type", "expected 'task' or 'fleet', got 'flet'", "Did you mean fleet?"),
+        (
+            "type: flet\ncommands: [x]",
+            1,
+            "type",
+            "expected 'task', 'fleet' or 'volume', got 'flet'",
+            "Did you mean fleet?",
+        ),
     ],
 )
 def test_a_mistake_is_shown_where_it_is(text: str, line: int, key: str, message: str, hint: str) -> None:

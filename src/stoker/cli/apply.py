@@ -18,6 +18,7 @@ from stoker.cli.command import Command, F, Session, command, json_option, pass_s
 from stoker.cli.fleet import apply_fleet
 from stoker.cli.printer import Printer
 from stoker.cli.run import confirm, show_numbers
+from stoker.cli.volume import apply_volume
 from stoker.client import run as runs
 from stoker.client.client import Json, Unreachable
 from stoker.client.configuration import Written, alone, filled, read, unset
@@ -92,7 +93,7 @@ def apply(
     profile: str | None,
     as_json: bool,
 ) -> None:
-    """Run what a configuration file describes; of `type: fleet`, make it or change it in place.
+    """Run what a configuration file describes; of `type: fleet` or `volume`, make it or change it in place.
 
     Shows what would happen and asks, then follows the log. The exit code is the job's own when it failed by itself;
     else 0 done, 100 failed, 101 left before its end, 102 not found, 103 stopped. Ctrl-C asks whether to leave it
@@ -116,6 +117,10 @@ def apply(
         with _explaining(written):
             keys = keys_of(configuration, written, directory)
             apply_fleet(session, configuration, keys, yes=yes, dry_run=dry_run, as_json=as_json)
+        return
+    if configuration.get("type") == "volume":
+        with _explaining(written):
+            apply_volume(session, configuration, yes=yes, dry_run=dry_run, as_json=as_json)
         return
     with _explaining(written):
         plan = runs.plan(session.client, configuration)
@@ -157,6 +162,7 @@ def apply(
 @click.option("--cpu", metavar="N", help="CPUs, at least.")
 @click.option("--memory", metavar="SIZE", help="At least, e.g. 8GB.")
 @click.option("--gpu", metavar="GPU", help="E.g. 1, A100:2, 24GB..")
+@click.option("-v", "--volume", metavar="NAME:/PATH", multiple=True, help="What it finds where; :ro only to read.")
 @click.option("--shell", metavar="SHELL", help="sh unless you say.")
 @click.option("--tty", is_flag=True, help="Give it a terminal: progress bars, colours.")
 @click.option("--priority", metavar="N", type=int, help="0 to 100; higher is placed first.")
@@ -177,6 +183,7 @@ def run(
     as_json: bool,
     profile: str | None,
     env: tuple[str, ...],
+    volume: tuple[str, ...],
     working_dir: str | None,
     **said: Any,
 ) -> None:
@@ -190,6 +197,7 @@ def run(
         "type": "task",
         "commands": [words[0] if len(words) == 1 else shlex.join(words)],
         "env": _env(env),
+        "volumes": list(volume) or None,
         "working_dir": os.path.abspath(working_dir) if working_dir else None,
         "tty": said["tty"] or None,
         "resources": {key: value for key, value in resources.items() if value is not None} or None,

@@ -116,6 +116,41 @@ def machines(session: Session, as_json: bool) -> None:
         screen.note("There are no machines; a fleet with `backends: [dummy]` launches them.")
 
 
+@dummy.command(
+    "disks",
+    example="""
+    stoker dummy disks
+    stoker dummy disks --provision-delay 30s
+    stoker dummy disks --stuck          # only force detaches one
+    """,
+)
+@click.option("--provision-delay", metavar="TIME", help="Until a new disk is there.")
+@click.option("--detach-delay", metavar="TIME", help="Until one is detached.")
+@click.option("--stuck/--free", default=None, help="Only force detaches one; or any word does.")
+@click.option("--refuse/--sell", default=None, help="No new disk is made; or as many as anybody wants.")
+@json_option
+@pass_session
+def disks(session: Session, /, as_json: bool, **said: str | bool | None) -> None:
+    """List its disks, which are the volumes of kind dummy, and change how they behave."""
+    given = {name: value for name, value in said.items() if value is not None}
+    method, body = ("PATCH", given) if given else ("GET", None)
+    found = session.client.ask(method, "/api/dummy/disks", body=body).json()
+    if as_json:
+        screen.show_json(found)
+        return
+    manner = found["behaviour"]
+    told = [
+        f"there after {manner['provision_delay']}" if manner["provision_delay"] != "0s" else "",
+        f"detached after {manner['detach_delay']}" if manner["detach_delay"] != "0s" else "",
+        "stuck in detaching" if manner["stuck"] else "",
+        "none is sold" if manner["refuse"] else "",
+    ]
+    screen.note(f"Disks: {', '.join(one for one in told if one) or 'there and gone at once'}.")
+    if found["items"]:
+        rows = [(one["name"], one["status"], one["machine"]) for one in found["items"]]
+        screen.out(screen.table(("NAME", "STATUS", "MACHINE"), rows))
+
+
 @dummy.command("preempt", example="stoker dummy preempt dummy-9c41ab --notice 30s")
 @click.argument("machine")
 @click.option("--notice", default="0s", metavar="TIME", show_default=True, help="How long before that it is said.")

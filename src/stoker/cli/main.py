@@ -41,6 +41,7 @@ TABLE: Final = {
         "instances": (f"{HERE}.instance", "List the machines that run jobs."),
         "offers": (f"{HERE}.offer", "List the machines that could be launched."),
         "fleets": (f"{HERE}.fleet", "List the groups of machines."),
+        "volumes": (f"{HERE}.volume", "List the places for data that outlives jobs."),
     },
     "Swarm": {
         "task": (f"{HERE}.task", "Many small commands for workers: add, map, load, wait, cancel."),
@@ -49,6 +50,7 @@ TABLE: Final = {
     },
     "Machines": {
         "fleet": (f"{HERE}.fleet", "Groups of machines: list, get, delete."),
+        "volume": (f"{HERE}.volume", "Places for data that outlives jobs: list, get, delete."),
         "instance": (f"{HERE}.instance", "Machines: list, get, cordon, drain, trust, delete."),
     },
     "Set up": {

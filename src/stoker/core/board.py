@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stoker.core.block import Misfit, need, pick
-from stoker.core.gang import Gang, InstanceRoom
-from stoker.core.ids import FleetId, InstanceId, JobId, ProjectId
+from stoker.core.gang import Claim, Gang, InstanceRoom
+from stoker.core.ids import FleetId, InstanceId, JobId, ProjectId, VolumeId
 from stoker.core.offer import FleetRoom, Offer, Site, rank
 from stoker.core.resources import Capacity, Request
 
@@ -47,10 +47,14 @@ class Scope(NamedTuple):
     fleets: frozenset[FleetId | None] | None  # None: all
     project_id: ProjectId | None
     site: Site = None  # where the nodes of a gang are looked for, so that they reach each other; None: anywhere
+    only: InstanceId | None = None  # where a volume of it is; then nothing is launched for it
 
     def admits(self, fleet_id: FleetId | None, only: ProjectId | None) -> bool:
         """Whether an instance of this fleet, which serves that project only, is open to it."""
         return (self.fleets is None or fleet_id in self.fleets) and (only is None or only == self.project_id)
+
+    def takes(self, seat: Seat) -> bool:
+        return self.admits(seat.fleet_id, seat.project_id) and self.only in (None, seat.instance_id)
 
 
 class Launchable(NamedTuple):
@@ -88,6 +92,7 @@ class Board:
         self.fleets = sorted(fleets, key=lambda fleet: fleet.fleet_id.int)
         self.offers = sorted(offers, key=lambda offer: rank(offer, now))
         self.nodes_left = {fleet.fleet_id: fleet.nodes_left for fleet in self.fleets}
+        self.claimed: set[VolumeId] = set()  # volumes that this plan has given away
         self.searched = 0  # moves tried by searches, over the whole plan
         self.stock = [offer.available for offer in self.offers]
         self._served = {room.project_id for room in self.instances} | {fleet.project_id for fleet in self.fleets}
@@ -151,6 +156,10 @@ class Board:
         """Its project, where some instance serves that one only: all others are equal strangers."""
         return gang.project_id if gang.project_id in self._served else None
 
+    def taken(self, gang: Gang) -> Claim | None:
+        """A volume that it wants and that this plan has given to another."""
+        return next((claim for claim in gang.claims if claim.id in self.claimed), None)
+
     def scopes(self, gang: Gang) -> Sequence[Scope]:
         """Where to look: a single job wherever it may go, several at one site of one fleet: they must reach each other.
 
@@ -158,7 +167,7 @@ class Board:
         """
         allowed: frozenset[FleetId | None] | None = None if gang.fleets is None else frozenset(gang.fleets)
         if len(gang.jobs) <= 1:
-            return [Scope(allowed, gang.project_id)]
+            return [Scope(allowed, gang.project_id, only=gang.only)]
         fleets: list[FleetId | None] = [fleet.fleet_id for fleet in self.fleets]
         fleets += [seat.fleet_id for seat in self.seats]
         sites: dict[FleetId | None, dict[Site, None]] = {fleet: {} for fleet in fleets}
@@ -167,7 +176,7 @@ class Board:
         for launch in self.launchable:
             sites[launch.fleet.fleet_id][launch.offer.site] = None
         return [
-            Scope(frozenset([fleet]), gang.project_id, site)
+            Scope(frozenset([fleet]), gang.project_id, site, gang.only)
             for fleet, places in sites.items()
             if allowed is None or fleet in allowed
             # What says nothing of its site is looked at with every one that is named.
@@ -192,7 +201,7 @@ class Board:
 
     def _takes(self, seat: Seat, request: int, whole: bool, scope: Scope, site: Site) -> int:
         """How many blocks the request would take here, by number alone; 0: it must not or cannot."""
-        if seat.kept_for is not None or not scope.admits(seat.fleet_id, seat.project_id):
+        if seat.kept_for is not None or not scope.takes(seat):
             return 0
         if site is not None and seat.site is not None and seat.site != site:
             return 0
@@ -201,6 +210,8 @@ class Board:
 
     def launches(self, request: int, whole: bool, scope: Scope, site: Site) -> Iterator[Option]:
         """New machines that would do, cheapest first; with a `site`, only there."""
+        if scope.only is not None:
+            return
         for launch in self.launchable:
             if not scope.admits(launch.fleet.fleet_id, launch.fleet.project_id):
                 continue

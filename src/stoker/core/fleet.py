@@ -1,7 +1,7 @@
 """Keeps a fleet between its minimum and its maximum, without paying for machines that nobody uses."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -158,14 +158,17 @@ def home(instances: Iterable[Instance]) -> Site:
     return min(places, key=lambda site: (-places[site], site), default=None)
 
 
-def seen(fleet: Fleet, instances: Sequence[Instance]) -> list[FleetInstance]:
-    """Its instances that are not gone, as they are planned with."""
+def seen(
+    fleet: Fleet, instances: Sequence[Instance], homes: Container[InstanceId] = frozenset()
+) -> list[FleetInstance]:
+    """Its instances that are not gone, as they are planned with. One with a volume on it is as good as used: what is in
+    the volume would go with it."""
     there = home(instances) if fleet.cluster else None
     return [
         FleetInstance(
             one.id,
             one.entered_at if one.state is S.IDLE else None,
-            bool(one.blocks.held),
+            bool(one.blocks.held) or one.id in homes,
             one.state is S.TERMINATING,
             one.cordoned,
             not misfit(fleet, one, there),

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from stoker.core.block import Blocks
-from stoker.core.ids import FleetId, InstanceId, JobId, ProjectId, RunId
+from stoker.core.ids import FleetId, InstanceId, JobId, ProjectId, RunId, VolumeId
 from stoker.core.offer import Site
 from stoker.core.resources import Request
 
@@ -12,6 +13,13 @@ from stoker.core.resources import Request
 class OnNoCapacity(Enum):
     QUEUE = "queue"
     FAIL = "fail"
+
+
+class Claim(NamedTuple):
+    """A volume that no other gang may get in the same plan: it is for one, or settles where its first job lands."""
+
+    id: VolumeId
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,11 @@ class Gang:
     ready: bool = True  # False: an earlier submission of it has not finished yet
     project_id: ProjectId | None = None
     refused: str = ""  # why there is no fleet that would let it in, where there is none
+    only: InstanceId | None = None  # a volume of it is there and nowhere else
+    tied: str = ""  # that, in words
+    claims: tuple[Claim, ...] = ()
+    barred: str = ""  # why its volumes keep it from any instance
+    hopeless: bool = False  # for ever
 
     @property
     def turn(self) -> tuple[int, float, int, int]:
@@ -40,7 +53,8 @@ class Gang:
         """Another one that asks for the same. Thousands wait, and `replace` would cost more than their plan."""
         return Gang(
             run_id, replica, submitted_at, self.jobs, self.priority, self.whole, self.on_no_capacity, self.fleets,
-            self.absent, self.ready, self.project_id, self.refused,
+            self.absent, self.ready, self.project_id, self.refused, self.only, self.tied, self.claims, self.barred,
+            self.hopeless,
         )  # fmt: skip
 
     def like(self, other: "Gang") -> bool:
@@ -51,6 +65,7 @@ class Gang:
             and self.absent is other.absent
             and self.project_id is other.project_id
             and self.whole is other.whole
+            and self.only is other.only
         )
 
     def __str__(self) -> str:

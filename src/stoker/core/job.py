@@ -6,10 +6,12 @@ TERMINATING, so that a commit knows before it steps which instances it has to lo
 """
 
 from stoker.core.gang import OnNoCapacity
+from stoker.core.ids import InstanceId
 from stoker.core.job_end import (
     clean_on,
     cut_grace,
     deadline,
+    detached,
     end,
     ended_unnoticed,
     ends_aborted,
@@ -71,6 +73,7 @@ from stoker.core.job_facts import (
     SubmitJob,
     Taken,
     TaskAccepted,
+    VolumeFailed,
 )
 from stoker.core.job_leave import (
     after_warning,
@@ -85,34 +88,46 @@ from stoker.core.job_leave import (
 )
 from stoker.core.machine import Event, Machine, Row, Send, Then, TimeUp, ask, pairs, rows, stay
 from stoker.core.reason import JobReason
+from stoker.core.retry import Fate
+from stoker.core.volume_facts import Attached
 
 __all__ = ["JOB", "Job", "S", "deadline"]
 
 
 def reserve(job: Job, event: Reserved, now: float) -> Then:
     taken = Send("instance", event.instance_id, Taken(job.id, event.blocks, reserved=True))
-    return ask(sends=(taken,), instance_id=event.instance_id, blocks=event.blocks)
+    return ask(sends=(taken, *attached(job, event.instance_id)), instance_id=event.instance_id, blocks=event.blocks)
 
 
 def provision(job: Job, event: Placed, now: float) -> Then:
     alone = job.policy.nodes == 1
     effects = (StartTask(alone),) if event.shim else (SubmitJob(),) if alone else ()
-    taken = () if job.instance_id else (Send("instance", event.instance_id, Taken(job.id, event.blocks)),)
+    taken = (Send("instance", event.instance_id, Taken(job.id, event.blocks)), *attached(job, event.instance_id))
     return ask(
-        *effects, sends=taken, note=f"on {event.where}" if event.where else "", instance_id=event.instance_id,
-        blocks=event.blocks, owned=event.owned, shim=event.shim,
+        *effects, sends=() if job.instance_id else taken, note=f"on {event.where}" if event.where else "",
+        instance_id=event.instance_id, blocks=event.blocks, owned=event.owned, shim=event.shim,
     )  # fmt: skip
+
+
+def attached(job: Job, instance_id: InstanceId) -> tuple[Send, ...]:
+    """In the commit that gives it the machine: before anybody there hears of it, it has them."""
+    return tuple(Send("volume", volume, Attached(job.id, instance_id)) for volume in job.policy.volumes)
 
 
 def wait_again(job: Job, event: Interrupted | InstanceGone, now: float) -> Then:
     freed = Send("instance", event.instance_id, Freed(job.id))
-    return ask(sends=(freed,), instance_id=None, blocks=(), note=event.message)
+    return ask(sends=(freed, *detached(job, began=False)), instance_id=None, blocks=(), note=event.message)
 
 
 def give_back(job: Job, event: Parted, now: float) -> Then:
     assert job.instance_id is not None
     freed = Send("instance", job.instance_id, Freed(job.id))
-    return ask(sends=(freed,), instance_id=None, blocks=(), note="waits again with the other nodes of its replica")
+    return ask(
+        sends=(freed, *detached(job, began=False)),
+        instance_id=None,
+        blocks=(),
+        note="waits again with the other nodes of its replica",
+    )
 
 
 def get_ready(job: Job, event: TimeUp, now: float) -> Then:
@@ -168,6 +183,11 @@ def end_interrupted(job: Job, event: Interrupted | InstanceGone, now: float) -> 
 
 def end_no_capacity(job: Job, event: NoCapacity | Interrupted | InstanceGone, now: float) -> Then:
     return end(job, JobReason.FAILED_TO_START_DUE_TO_NO_CAPACITY, now, message=event.message)
+
+
+def end_volume(job: Job, event: VolumeFailed, now: float) -> Then:
+    # Whatever `retry` says: what was lost with it does not come back, and it is meant by its id.
+    return end(job, JobReason.VOLUME_ERROR, now, fate=Fate.FAILED, message=event.message)
 
 
 def end_waiting_instance(job: Job, event: TimeUp, now: float) -> Then:
@@ -250,15 +270,16 @@ def silent_too_long(job: Job, event: TimeUp, now: float) -> bool:
     return passed(silence_at(job), now)
 
 
-EVENTS = (Reserved, Placed, Parted, NoCapacity, TaskAccepted, Gathered, RunnerAccepted, Exited, AgentFailed,
-          LimitExceeded, Silent, Heard, Draining, Interrupted, InstanceGone, EndAsked, GraceCut, CleanedUp, Released,
-          TimeUp)  # fmt: skip
+EVENTS = (Reserved, Placed, Parted, NoCapacity, VolumeFailed, TaskAccepted, Gathered, RunnerAccepted, Exited,
+          AgentFailed, LimitExceeded, Silent, Heard, Draining, Interrupted, InstanceGone, EndAsked, GraceCut,
+          CleanedUp, Released, TimeUp)  # fmt: skip
 
 JOB: Machine[Job] = Machine("job", (S.SUBMITTED,), (
     #   from            event           to              then                  when
     Row(S.SUBMITTED,    Reserved,       S.SUBMITTED,    reserve,              unplaced),
     Row(S.SUBMITTED,    Placed,         S.PROVISIONING, provision,            unplaced_or_there),
     Row(S.SUBMITTED,    NoCapacity,     S.TERMINATING,  end_no_capacity,      unplaced),
+    Row(S.SUBMITTED,    VolumeFailed,   S.TERMINATING,  end_volume,           unplaced),
     Row(S.SUBMITTED,    Interrupted,    S.TERMINATING,  end_no_capacity,      there_and_not_queued),
     Row(S.SUBMITTED,    Interrupted,    S.SUBMITTED,    wait_again,           there),
     Row(S.SUBMITTED,    InstanceGone,   S.TERMINATING,  end_no_capacity,      there_and_not_queued),
@@ -307,8 +328,10 @@ JOB: Machine[Job] = Machine("job", (S.SUBMITTED,), (
     Row(S.TERMINATING,  Released,       S.TERMINATED,   finish),
 ), stale=(
     pairs(FINISHED, *EVENTS)
-    | pairs((S.SUBMITTED,), Reserved, Placed, NoCapacity, Draining, Interrupted, InstanceGone, TimeUp, Silent, Heard)
-    | pairs(PLACED, Reserved, Placed, NoCapacity, Draining, Interrupted, InstanceGone, Silent, Heard, TimeUp)
+    | pairs((S.SUBMITTED,), Reserved, Placed, NoCapacity, VolumeFailed, Draining, Interrupted, InstanceGone, TimeUp)
+    | pairs((S.SUBMITTED,), Silent, Heard)
+    | pairs(PLACED, Reserved, Placed, NoCapacity, VolumeFailed, Draining, Interrupted, InstanceGone, Silent, Heard)
+    | pairs(PLACED, TimeUp)
     | pairs(ACTIVE, Gathered, Parted)
     | pairs((S.PULLING, S.RUNNING), TaskAccepted)
     | pairs((S.RUNNING,), RunnerAccepted)

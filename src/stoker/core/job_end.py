@@ -25,6 +25,7 @@ from stoker.core.limits import LAUNCH_S, PROVIDER_SILENCE_S, UNREGISTER_S
 from stoker.core.machine import Effect, Event, Send, Then, TimeUp, ask
 from stoker.core.reason import CONSEQUENCES, JobEnd, JobReason
 from stoker.core.retry import Budget, Fate, judge
+from stoker.core.volume_facts import Detached
 
 ORDER = tuple(Cleanup)
 
@@ -67,7 +68,7 @@ def next_cleanup(job: Job, after: Cleanup | None, *, exited: bool, gone: bool) -
         Cleanup.STOP: job.running_at is not None and not exited and not gone,
         # A task may exist though its acceptance was never heard: only a machine that is gone needs no removal.
         Cleanup.REMOVE: placed and not gone,
-        Cleanup.DETACH: placed and job.policy.volumes,
+        Cleanup.DETACH: placed and bool(job.policy.volumes),
         Cleanup.RELEASE: True,
     }
     start = 0 if after is None else ORDER.index(after) + 1
@@ -169,7 +170,13 @@ def finish(job: Job, event: Released, now: float) -> Then:
     """Every finished status is assigned by a row that does this."""
     if job.instance_id is None:
         return ask()
-    return ask(sends=(Send("instance", job.instance_id, Freed(job.id)),))
+    return ask(sends=(Send("instance", job.instance_id, Freed(job.id)), *detached(job, began=True)))
+
+
+def detached(job: Job, *, began: bool) -> tuple[Send, ...]:
+    """Its volumes are given back with its blocks."""
+    gone = Detached(job.id, began, job.running_at is not None)
+    return tuple(Send("volume", volume, gone) for volume in job.policy.volumes)
 
 
 def stopping(job: Job, event: Event, now: float) -> bool:

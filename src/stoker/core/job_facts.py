@@ -127,6 +127,13 @@ class NoCapacity(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class VolumeFailed(Event):
+    """A volume of it has failed or is no more: it would wait for ever."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class TaskAccepted(Event):
     """The shim took the task."""
 

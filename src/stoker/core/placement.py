@@ -94,8 +94,12 @@ def plan(
         if shape is None or before is None or not gang.like(before):
             shape = _shape(board, gang)
         before = gang
+        if gang.barred or board.taken(gang):
+            left.append((gang, shape))
+            continue
         if gang.ready and shape not in failed:
             if _place(board, gang):
+                board.claimed.update(claim.id for claim in gang.claims)
                 continue
             failed.add(shape)
         if gang.ready and shape not in unkept and now - gang.submitted_at >= reserve_after_s and not _keep(board, gang):
@@ -118,12 +122,12 @@ def plan(
 
 
 # Gangs of one shape are interchangeable: the same requests, in the same fleets, with the same instances open to them.
-_Shape = tuple[bool, frozenset[FleetId] | None, tuple[str, ...], ProjectId | None, tuple[int, ...]]
+_Shape = tuple[bool, frozenset[FleetId] | None, tuple[str, ...], ProjectId | None, InstanceId | None, tuple[int, ...]]
 
 
 def _shape(board: Board, gang: Gang) -> _Shape:
     requests = tuple(board.number(request) for _, request in gang.jobs)
-    return gang.whole, gang.fleets, gang.absent, board.tenant(gang), requests
+    return gang.whole, gang.fleets, gang.absent, board.tenant(gang), gang.only, requests
 
 
 def _reasons(
@@ -134,11 +138,12 @@ def _reasons(
     if not asked:
         return ()
     view = outlook(board)
-    known: dict[tuple[_Shape, bool, bool, int], Why] = {}
+    known: dict[tuple[object, ...], Why] = {}
     whys = []
     for place, gang, shape in asked:
         detailed = place <= DETAILED or gang.run_id in detail
-        key = (shape, gang.ready, detailed, id(gang) if id(gang) in view.kept else 0)
+        volumes = (gang.barred, board.taken(gang))
+        key = (shape, gang.ready, detailed, id(gang) if id(gang) in view.kept else 0, volumes)
         if key not in known:
             known[key] = explain(view, gang, detailed=detailed)
         whys.append(
@@ -156,7 +161,7 @@ def _reasons(
 
 def fails(gang: Gang) -> bool:
     """Whether it does not wait: left out of a plan, it ends."""
-    return gang.ready and gang.on_no_capacity is OnNoCapacity.FAIL
+    return gang.ready and (gang.on_no_capacity is OnNoCapacity.FAIL or gang.hopeless)
 
 
 def _place(board: Board, gang: Gang) -> bool:
@@ -245,7 +250,7 @@ def _least_draining(
         used = aim.get(seat.order, 0)
         if isinstance(n, Misfit) or seat.total - seat.lasting - used < n:
             continue
-        if scope.admits(seat.fleet_id, seat.project_id) and (scope.site is None or seat.site in (None, scope.site)):
+        if scope.takes(seat) and (scope.site is None or seat.site in (None, scope.site)):
             key = (max(0, n + used - seat.free_count), seat.order, n)
             best = key if best is None else min(best, key)
     return (board.seats[best[1]], best[2]) if best else (None, 0)

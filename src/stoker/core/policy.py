@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 from stoker.core.errors import UserError
 from stoker.core.gang import OnNoCapacity
+from stoker.core.ids import VolumeId
 from stoker.core.limits import MOST_JOBS_IN_A_RUN
 from stoker.core.reason import RetryEvent
 from stoker.core.retry import Retry
@@ -73,7 +75,8 @@ class Policy:
     waiting_instance_s: float = 600.0
     waiting_runner_s: float = 600.0
     detach_limit_s: float = 300.0
-    volumes: bool = False
+    volumes: tuple[VolumeId, ...] = ()
+    """Those that each of its jobs has while it is on a machine."""
     service: bool = False
     fleets: tuple[str, ...] | None = None
     """Names of those that it may use; None: any. One that is made anew under its name is meant again."""
@@ -137,7 +140,7 @@ def _plain(value: Any) -> Any:
         case OnNoCapacity() | StopCriteria() | StartupOrder():
             return value.value
         case tuple():
-            return list(value)
+            return [str(one) if isinstance(one, UUID) else one for one in value]
     return value
 
 
@@ -165,4 +168,5 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "startup_order": StartupOrder,
     "only": tuple,
     "fleets": tuple,
+    "volumes": lambda value: tuple(VolumeId(UUID(one)) for one in value),
 }

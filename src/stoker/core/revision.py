@@ -16,7 +16,15 @@ def revised(current: Policy, wanted: Policy, *, hold_too: bool) -> Policy:
     if schedule is not None:
         schedule = None if current.schedule is None else replace(schedule, paused=current.schedule.paused)
     hold = wanted.hold if hold_too else current.hold
-    return replace(wanted, schedule=schedule, hold=hold, only=current.only, retry_of=current.retry_of)
+    return replace(
+        wanted,
+        schedule=schedule,
+        hold=hold,
+        only=current.only,
+        retry_of=current.retry_of,
+        volumes=current.volumes,
+        fleets=current.fleets,
+    )
 
 
 def revise(run: Run, event: Revised, now: float) -> Then:

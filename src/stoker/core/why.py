@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
@@ -22,6 +22,7 @@ _CLOSENESS = ("gpu", "cpu", "memory", "disk")
 
 class WhyCode(Enum):
     NOT_READY = "not_ready"
+    VOLUME = "volume"
     NO_FLEET = "no_fleet"
     NO_INSTANCE = "no_instance"
     OTHER_PROJECT = "other_project"
@@ -161,6 +162,11 @@ def explain(view: Outlook, gang: Gang, *, detailed: bool) -> Why:
     """
     if not gang.ready:
         return Why(gang.run_id, gang.replica, WhyCode.NOT_READY, "an earlier try of it has not finished yet")
+    if gang.barred:
+        return Why(gang.run_id, gang.replica, WhyCode.VOLUME, gang.barred)
+    if (claim := view.board.taken(gang)) is not None:
+        sentence = f"volume {claim.name} goes to a run before it"
+        return Why(gang.run_id, gang.replica, WhyCode.VOLUME, sentence)
     requests = sorted(dict.fromkeys(request for _, request in gang.jobs), key=ease)  # equals stay in order
     cases = [_case(view, gang, request) for request in requests]
     case = next((case for case in cases if not case.groups and not case.launches), cases[0])
@@ -171,6 +177,8 @@ def explain(view: Outlook, gang: Gang, *, detailed: bool) -> Why:
         why = _impossible(view.board, case)
     else:
         why = _none(view.board, case)
+    if gang.only is not None:
+        why = replace(why, sentence=f"{why.sentence}; it can go nowhere else, since {gang.tied}")
     if gang.absent and why.code is not WhyCode.NO_FLEET:
         why = replace(why, sentence=f"{why.sentence}; {_missing(gang)}")
     return _with_reasons(view.board, case, why) if detailed else why
@@ -186,13 +194,13 @@ def _case(view: Outlook, gang: Gang, request: Request) -> _Case:
     number, scope = view.board.number(request), _scope(gang)
     here = [
         (group, view.board.need(number, group.kind, gang.whole))
-        for group in view.groups
+        for group in _at(view.groups, gang.only)
         if scope.admits(group.fleet_id, group.project_id)
     ]
     new = [
         (fleet_id, refusal, view.board.need(number, kind, gang.whole))
         for (fleet_id, kind), refusal in view.refusals.items()
-        if scope.admits(fleet_id, None)
+        if scope.only is None and scope.admits(fleet_id, None)
     ]
     return _Case(
         gang,
@@ -204,8 +212,23 @@ def _case(view: Outlook, gang: Gang, request: Request) -> _Case:
     )
 
 
+def _at(groups: Sequence[Group], only: InstanceId | None) -> Sequence[Group]:
+    """Where it may go nowhere else, of all instances that one."""
+    if only is None:
+        return groups
+    there = [
+        replace(
+            group,
+            usable=tuple(seat for seat in group.usable if seat.instance_id == only),
+            barred=tuple(room for room in group.barred if room.id == only),
+        )
+        for group in groups
+    ]
+    return [group for group in there if group.usable or group.barred]
+
+
 def _scope(gang: Gang) -> Scope:
-    return Scope(None if gang.fleets is None else frozenset(gang.fleets), gang.project_id)
+    return Scope(None if gang.fleets is None else frozenset(gang.fleets), gang.project_id, only=gang.only)
 
 
 def _none(board: Board, case: _Case) -> Why:
@@ -213,6 +236,8 @@ def _none(board: Board, case: _Case) -> Why:
         return case.why(WhyCode.NO_FLEET, case.gang.refused)
     if case.gang.absent and not case.gang.fleets:
         return case.why(WhyCode.NO_FLEET, f"{_missing(case.gang)}, and it may use no other")
+    if case.gang.only is not None:
+        return case.why(WhyCode.VOLUME, "it may not use the one instance that it could go to")
     others = sum(case.gang.fleets is None or room.fleet_id in case.gang.fleets for room in board.instances)
     if not others:
         return case.why(WhyCode.NO_INSTANCE, "the fleets it may use have no instance and no offer")
@@ -223,7 +248,11 @@ def _none(board: Board, case: _Case) -> Why:
 def _with_reasons(board: Board, case: _Case, why: Why) -> Why:
     gang, reasons = case.gang, []
     rooms, scope = board.instances, _scope(gang)
-    inside = [n for n, room in enumerate(rooms) if scope.admits(room.fleet_id, room.project_id)]
+    inside = [
+        n
+        for n, room in enumerate(rooms)
+        if scope.admits(room.fleet_id, room.project_id) and scope.only in (None, room.id)
+    ]
     for place in inside[:MAX_REASONS]:
         seat, room = board.seats[place], rooms[place]
         said = _reason(case, seat, room, board.need(case.number, seat.kind, gang.whole))

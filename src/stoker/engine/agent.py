@@ -9,7 +9,7 @@ from uuid import UUID
 from stoker.core.ids import InstanceId, JobId
 from stoker.wire.frame import Piece
 from stoker.wire.runner import Deadline, JobOrder, Stop
-from stoker.wire.shim import Changes, HostInfo, TaskInfo, TaskOrder, Terminate
+from stoker.wire.shim import Changes, HostInfo, TaskInfo, TaskOrder, Terminate, VolumeInfo, VolumeOrder
 
 NO_WAY: Final = "no_way"
 """The code of an `Unavailable` that says: nobody has ever spoken to this host."""
@@ -30,6 +30,12 @@ class Shim(Protocol):
 
     async def remove(self, id: UUID, fence: int) -> None:
         """`Conflict` before the task is terminated; nothing when it is not there."""
+        ...
+
+    async def make_volume(self, order: VolumeOrder) -> VolumeInfo: ...
+
+    async def remove_volume(self, id: UUID, fence: int) -> None:
+        """`Conflict` while a task uses it; nothing when it is not there."""
         ...
 
     async def changes(self, cursor: str, wait_s: float) -> Changes: ...

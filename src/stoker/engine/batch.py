@@ -2,9 +2,9 @@
 
 What is remembered is not loaded: then all of that is one statement, which locks, compares and saves.
 
-Locks are taken in one order: managed jobs, runs, instances, each by id. Runs and managed jobs that somebody
-else holds are skipped and their changes come again later; instances are waited for, which is safe because
-whoever holds one has all the runs it needs already. Jobs are covered by their run's lock.
+Locks are taken in one order: managed jobs, runs, instances, volumes, each by id. Runs and managed jobs that somebody
+else holds are skipped and their changes come again later; instances and volumes are waited for, which is
+safe because whoever holds one has all the runs it needs already. Jobs are covered by their run's lock.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from uuid import UUID
 from stoker.core import limits
 from stoker.core.commitment import Moved
 from stoker.core.family import Family
-from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
+from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId, VolumeId
 from stoker.core.instance_facts import Instance
 from stoker.core.job_facts import Job
 from stoker.core.machine import TimeUp
@@ -31,6 +31,7 @@ from stoker.store import instance as instance_store
 from stoker.store import job as job_store
 from stoker.store import managed_job as managed_store
 from stoker.store import run as run_store
+from stoker.store import volume as volume_store
 from stoker.store.bundle import Bundle
 from stoker.store.database import Connection
 from stoker.store.hold import Held, hold, still
@@ -75,6 +76,7 @@ async def commit_batch(
         still(bundle, loaded.runs.values(), loaded.instances.values())
     await _save(tx, bundle, loaded, result)
     users = {spec.run_id: spec.user for spec in result.run_specs}
+    users |= {birth.volume.id: birth.user for birth in result.volume_births}
     if entries := [_entry(moved, users, result) for moved in result.moved if _is_news(moved)]:
         journal.append(bundle, entries, now)
     wishes = [_new_wish(new_id(), wish.kind, wish.record, *encode(wish.effect)) for wish in result.standing_wishes()]
@@ -107,9 +109,19 @@ async def _load(tx: Connection, changes: Sequence[Change]) -> tuple[Loaded, set[
         loaded.runs, loaded.present = held.runs, held.present
         loaded.jobs, loaded.partial = await _all_jobs(tx, held, facts)
         loaded.instances = await _all_instances(tx, held, loaded.jobs, instance_ids)
+    if volumes := _volumes(changes, loaded):
+        loaded.volumes = await volume_store.lock(tx, volumes)
+    if born := [one.volume.id for change in changes for one in change.volumes]:
+        loaded.present |= (await volume_store.lock(tx, born)).keys()
     if managed := [one.aggregate.job.id for change in changes for one in change.managed]:
         loaded.present |= (await managed_store.load(tx, managed)).keys()
     return loaded, busy
+
+
+def _volumes(changes: Sequence[Change], loaded: Loaded) -> set[VolumeId]:
+    """Those that facts are about, and those of the runs: their jobs may take or give any of them."""
+    about = {VolumeId(fact.id) for change in changes for fact in change.facts if fact.kind == "volume"}
+    return about.union(*(run.policy.volumes for run in loaded.runs.values()))
 
 
 async def _all_jobs(tx: Connection, held: Held, facts: Sequence[Fact]) -> tuple[list[Job], frozenset[RunId]]:
@@ -164,6 +176,10 @@ async def _save(tx: Connection, bundle: Bundle, loaded: Loaded, result: Draft) -
         instance_store.insert(bundle, arrived)
     if changed_instances := _changed(loaded.instances, instances):
         instance_store.save(bundle, changed_instances)
+    if result.volume_births:
+        volume_store.insert(bundle, [(result.volumes[one.volume.id], one) for one in result.volume_births], result.now)
+    if changed_volumes := _changed(loaded.volumes, result.volumes.values()):
+        volume_store.save(bundle, changed_volumes)
     await _save_managed(tx, loaded, result)
 
 

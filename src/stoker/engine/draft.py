@@ -19,7 +19,7 @@ from stoker.core import managed_job
 from stoker.core.commitment import Moved, Outcome, Wish
 from stoker.core.errors import Broken, Conflict, NotFound, StokerError
 from stoker.core.family import Family
-from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId
+from stoker.core.ids import InstanceId, JobId, ManagedJobId, RunId, VolumeId
 from stoker.core.instance import INSTANCE
 from stoker.core.instance_facts import Instance, Launch
 from stoker.core.job_facts import Job
@@ -29,7 +29,9 @@ from stoker.core.managed_job import Aggregate
 from stoker.core.managed_task import ManagedTaskId
 from stoker.core.need import Need
 from stoker.core.run_facts import Run
-from stoker.engine.change import Change, Fact
+from stoker.core.volume import VOLUME
+from stoker.core.volume_facts import MakeVolume, Volume
+from stoker.engine.change import Change, Fact, VolumeBirth
 from stoker.store.idempotency import Claim
 from stoker.store.run_spec import RunSpec
 
@@ -41,6 +43,7 @@ class Loaded:
     partial: frozenset[RunId] = frozenset()
     instances: Mapping[InstanceId, Instance] = field(default_factory=dict)
     managed: Mapping[ManagedJobId, Aggregate] = field(default_factory=dict)
+    volumes: Mapping[VolumeId, Volume] = field(default_factory=dict)
     present: frozenset[UUID] = frozenset()
     """Ids of births that happened already: said again after an answer was lost."""
     remembered: bool = False
@@ -55,6 +58,7 @@ class Draft:
     families: dict[RunId, Family]
     instances: dict[InstanceId, Instance]
     managed: dict[ManagedJobId, Aggregate]
+    volumes: dict[VolumeId, Volume] = field(default_factory=dict)
     moved: list[Moved] = field(default_factory=list)
     wishes: list[Wish] = field(default_factory=list)
     resources: dict[RunId, str] = field(default_factory=dict)
@@ -62,6 +66,7 @@ class Draft:
     run_specs: list[RunSpec] = field(default_factory=list)
     revised_specs: dict[UUID, RunSpec] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
+    volume_births: list[VolumeBirth] = field(default_factory=list)
 
     def final(self, kind: str, record: Any) -> Any:
         """The record as the batch leaves it."""
@@ -72,6 +77,8 @@ class Draft:
                 return self.families[record.id].run
             case "instance":
                 return self.instances[record.id]
+            case "volume":
+                return self.volumes[record.id]
             case "managed_task":
                 return self.managed[record.managed_job_id].tasks[record.index]
         raise Broken(f"a {kind} has no wishes")
@@ -146,6 +153,7 @@ def _begin(loaded: Loaded, now: float) -> Draft:
         {id: Family(run, grouped[id], id in loaded.partial) for id, run in loaded.runs.items()},
         dict(loaded.instances),
         dict(loaded.managed),
+        dict(loaded.volumes),
     )
 
 
@@ -175,6 +183,12 @@ def _apply(draft: Draft, loaded: Loaded, change: Change) -> tuple[tuple[bool, ..
             draft.managed[aggregate.job.id] = aggregate
             draft.moved.append(Moved("managed_job", None, aggregate.job, None, None))
             draft.moved += [Moved("managed_task", None, task, None, None) for task in aggregate.tasks]
+    for found in change.volumes:
+        if found.volume.id not in loaded.present and found.volume.id not in draft.volumes:
+            draft.volumes[found.volume.id] = found.volume
+            draft.volume_births.append(found)
+            draft.moved.append(Moved("volume", None, found.volume, None, None))
+            draft.wishes.append(Wish("volume", found.volume, MakeVolume()))
     moved = [_apply_fact(draft, fact) for fact in change.facts]
     applied = tuple(map(bool, moved))
     if change.strict and not all(applied):
@@ -189,6 +203,8 @@ def _apply_fact(draft: Draft, fact: Fact) -> list[Moved]:
             return _apply_to_family(draft, fact)
         case "instance":
             return _apply_to_instance(draft, InstanceId(fact.id), fact)
+        case "volume":
+            return _apply_to_volume(draft, VolumeId(fact.id), fact)
         case "managed":
             return _apply_to_managed(draft, fact)
     raise Broken(f"nothing is known of a {fact.kind}")
@@ -208,9 +224,9 @@ def _keep(draft: Draft, outcome: Outcome) -> None:
     draft.moved += outcome.moved
     draft.wishes += outcome.wishes
     for send in outcome.sends:
-        if InstanceId(send.id) not in draft.instances:
-            raise _NotLocked(f"instance {send.id} should have been locked for {type(send.event).__name__}")
-        _apply_to_instance(draft, InstanceId(send.id), Fact(send.kind, send.id, send.id, send.event))
+        if send.id not in (draft.volumes if send.kind == "volume" else draft.instances):
+            raise _NotLocked(f"{send.kind} {send.id} should have been locked for {type(send.event).__name__}")
+        _apply_fact(draft, Fact(send.kind, send.id, send.id, send.event))
 
 
 def _apply_to_instance(draft: Draft, id: InstanceId, fact: Fact) -> list[Moved]:
@@ -219,6 +235,16 @@ def _apply_to_instance(draft: Draft, id: InstanceId, fact: Fact) -> list[Moved]:
         raise NotFound(f"There is no instance {id}.")
     outcome = Outcome()
     draft.instances[id] = outcome.follow("instance", INSTANCE, instance, fact.event, draft.now).record
+    _keep(draft, outcome)
+    return outcome.moved
+
+
+def _apply_to_volume(draft: Draft, id: VolumeId, fact: Fact) -> list[Moved]:
+    volume = draft.volumes.get(id)
+    if volume is None:
+        raise NotFound(f"There is no volume {id}.")
+    outcome = Outcome()
+    draft.volumes[id] = outcome.follow("volume", VOLUME, volume, fact.event, draft.now).record
     _keep(draft, outcome)
     return outcome.moved
 

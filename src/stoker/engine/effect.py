@@ -3,7 +3,7 @@
 import json
 from dataclasses import fields
 
-from stoker.core import instance_facts, job_facts, managed_task, run_facts
+from stoker.core import instance_facts, job_facts, managed_task, run_facts, volume_facts
 from stoker.core.errors import Broken
 from stoker.core.machine import Effect
 
@@ -25,6 +25,9 @@ _STORED: dict[str, type[Effect]] = {
         instance_facts.TellJobs,
         managed_task.LaunchRun,
         managed_task.StopRun,
+        volume_facts.MakeVolume,
+        volume_facts.AwaitVolume,
+        volume_facts.RemoveVolume,
     )
 }
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from stoker.core.ids import uuid7
 from stoker.core.machine import Effect
-from stoker.engine import hint
+from stoker.engine import hint, volume
 from stoker.engine.batch import Batch
 from stoker.engine.change import Change
 from stoker.engine.clock import Clock, DatabaseClock
@@ -91,6 +91,7 @@ class Engine:
         self.add_loop("errands", self.errands.once, settings.period_s)
         self.add_loop("timer", self._timer.once, settings.period_s)
         self.add_loop(hint.PLACEMENT, self.placement.once, settings.period_s)
+        self.add_loop(volume.LOOP, volume.Volumes(database, self.committer).once, settings.period_s)
         self.add_loop(hint.FLEETS, self.fleets.once, settings.period_s)
         self.add_loop(hint.MANAGED, scheduler.once, settings.period_s)
         self.add_loop("swarm", lambda: self.swarm.expire_once(), settings.period_s)
@@ -169,5 +170,7 @@ class Engine:
         self._speaker.say(batch.hints)
         self._timer.saw(batch.moved, self.wake)
         self.fleets.saw(batch.moved, self.wake)
+        if volume.went(batch.moved):
+            self.wake(volume.LOOP)
         for listener in self.listeners:
             listener(batch)

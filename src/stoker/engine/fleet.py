@@ -29,6 +29,7 @@ from stoker.store import fleet as fleet_store
 from stoker.store import instance as instance_store
 from stoker.store import journal
 from stoker.store import ssh as ssh_store
+from stoker.store import volume as volume_store
 from stoker.store.bundle import Bundle
 from stoker.store.database import Connection, Database
 from stoker.store.fleet import Standing
@@ -107,10 +108,11 @@ class Fleets:
 
     async def _todo(self, tx: Connection, now: float) -> _Todo:
         fleets, mine = await fleet_store.standing(tx), await instance_store.of_fleets(tx)
+        homes = await volume_store.homes(tx)
         todo, keen, missing = _Todo(), set[FleetId](), list[tuple[Standing, int]]()
         for fleet in fleets:
             instances = mine.get(fleet.id, [])
-            there = seen(fleet.policy, instances)
+            there = seen(fleet.policy, instances, homes)
             if is_keen(fleet.policy, there, self._period_s) or any(map(fleet.policy.divides, instances)):
                 keen.add(fleet.id)
             todo.later(next_at(fleet.policy, there), now)

@@ -26,7 +26,7 @@ def hints(moved: Iterable[Moved]) -> frozenset[str]:
     watch a run, for its states."""
     names: set[str] = set()
     for one in moved:
-        if one.kind == "instance" or (one.kind == "job" and one.after.state in _OPENING):
+        if one.kind in ("instance", "volume") or (one.kind == "job" and one.after.state in _OPENING):
             names.add(PLACEMENT)
         elif one.kind == "managed_job":
             names.add(MANAGED)

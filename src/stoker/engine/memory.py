@@ -48,7 +48,7 @@ class Memory:
         """All that the changes are about, taken out of here; None when anything is missing, and then nothing is."""
         if generation != self._generation:
             self._begin_anew(generation)
-        if any(change.managed for change in changes):
+        if any(change.managed or change.volumes for change in changes):
             return None
         facts = [fact for change in changes for fact in change.facts]
         families = self._families_of(facts)
@@ -90,6 +90,8 @@ class Memory:
         for fact in facts:
             if fact.kind == "instance":
                 continue
+            if fact.kind == "volume":
+                return None
             id = RunId(fact.family)
             family = self._families.get(id)
             # News of a submission that was replaced has to find its row.
@@ -113,7 +115,8 @@ class Memory:
             return
         if known is not None:
             self._forget(id)
-        if family.run.state in run_facts.FINISHED or not is_whole(family.run):
+        if family.run.state in run_facts.FINISHED or not is_whole(family.run) or family.run.policy.volumes:
+            # The volumes of its jobs are locked with it, and only what is loaded is.
             return
         jobs = {job.id: job for job in family.jobs.values() if job.latest or job.state not in FINISHED}
         if len(jobs) <= MOST_JOBS_OF_ONE:

@@ -6,7 +6,11 @@ from stoker.core.shim_task import S
 from stoker.wire.runner import Failure, Result
 from stoker.wire.shim import TaskInfo
 
-_FAILURES = {Failure.EXECUTOR: JobReason.EXECUTOR_ERROR, Failure.LOG_QUOTA: JobReason.LOG_QUOTA_EXCEEDED}
+_FAILURES = {
+    Failure.EXECUTOR: JobReason.EXECUTOR_ERROR,
+    Failure.VOLUME: JobReason.VOLUME_ERROR,
+    Failure.LOG_QUOTA: JobReason.LOG_QUOTA_EXCEEDED,
+}
 _LIMITS = {
     Failure.MAX_DURATION: JobReason.MAX_DURATION_EXCEEDED,
     Failure.UTILIZATION: JobReason.TERMINATED_DUE_TO_UTILIZATION_POLICY,

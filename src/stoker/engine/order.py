@@ -13,18 +13,21 @@ from stoker.core.ids import InstanceId, JobId
 from stoker.core.limits import LOG_QUOTA_BYTES, LONGEST_GRACE_S
 from stoker.core.resources import Request
 from stoker.core.shim_task import Runtime
+from stoker.core.volume_facts import Kind, Volume
 from stoker.core.warning import WarnSignal
 from stoker.store import order as order_store
+from stoker.store import volume as volume_store
 from stoker.store.database import Database
 from stoker.store.instance import capacity_of
 from stoker.store.order import Brief, Peer
 from stoker.store.outbox import Errand
 from stoker.store.run import need_of, policy_of
+from stoker.wire import mount
 from stoker.wire.configuration import TaskConfiguration, restored
 from stoker.wire.container import Images, to_container
 from stoker.wire.group import NO_SHELL, part_of
 from stoker.wire.runner import JobOrder, Utilization, Warning
-from stoker.wire.shim import TaskOrder
+from stoker.wire.shim import Mount, Source, TaskOrder
 
 REMEMBERED = 1024
 DEFAULT_IMAGES = Images()
@@ -65,6 +68,8 @@ class StoredOrders:
             cpu=request.cpu.hi,
             memory_mb=None if request.memory_mb.hi is None else int(request.memory_mb.hi),
             gpu_indices=_gpus(brief),
+            mounts=await self._mounts(brief),
+            detach_s=policy.detach_limit_s,
             stop_after_s=None if policy.disconnect is None else policy.disconnect.stop_after_s,
             job=job,
         )
@@ -107,6 +112,15 @@ class StoredOrders:
             start=True,
         )
 
+    async def _mounts(self, brief: Brief) -> tuple[Mount, ...]:
+        wanted = list(map(mount.read, _configuration(brief.configuration).volumes))
+        if not wanted:
+            return ()
+        async with self._database.connection() as connection:
+            volumes = await volume_store.some(connection, policy_of(brief.policy).volumes)
+        named = {one.name: one for one in volumes.values()}
+        return tuple(_mount(one, named.get(one.volume)) for one in wanted)
+
     async def _peers(self, brief: Brief, nodes: int) -> list[Peer]:
         """All nodes of its replica. They are there before a job is submitted; one that just left is soon known."""
         if nodes == 1:
@@ -128,6 +142,22 @@ class StoredOrders:
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         return brief
+
+
+def _mount(one: mount.Mounted, volume: Volume | None) -> Mount:
+    """Where a provider's disk is on the machine is known once it is attached."""
+    if volume is None:
+        return Mount(source=Source.PATH, place=one.host, inside=one.path, read_only=one.read_only)
+    source = {Kind.LOCAL: Source.LOCAL, Kind.NFS: Source.NFS}.get(volume.kind, Source.PATH)
+    return Mount(
+        source=source,
+        id=volume.id,
+        name=volume.name,
+        place=volume.source,
+        size_mb=volume.size_mb if source is Source.LOCAL else None,
+        inside=one.path,
+        read_only=one.read_only,
+    )
 
 
 def _gpus(brief: Brief | Peer) -> tuple[int, ...]:

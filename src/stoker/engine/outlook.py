@@ -6,14 +6,15 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stoker.core.gang import Gang, InstanceRoom
-from stoker.core.ids import JobId, ProjectId, RunId
+from stoker.core.ids import JobId, ProjectId, RunId, VolumeId
 from stoker.core.limits import MOST_GANGS
 from stoker.core.offer import FleetRoom, Offer, in_reach
 from stoker.core.placement import Plan, plan
 from stoker.core.why import Why
-from stoker.engine.placement import WAITING, Merchant, gang_of, within
+from stoker.engine.placement import WAITING, Merchant, common, gang_of, within
 from stoker.engine.rooms import Rooms
 from stoker.engine.terrain import Terrain, Usable, survey
+from stoker.engine.volume import Sight, see
 from stoker.store import gang as gang_store
 from stoker.store.database import Connection, Record
 from stoker.store.gang import AHEAD, ONE, Standing
@@ -66,13 +67,27 @@ async def look(
     besides: Gang,
     fleets: tuple[str, ...] | None = None,
     privileged: bool = False,
+    volumes: Sequence[VolumeId] = (),
 ) -> tuple[Plan, Gang, Scene]:
     """The plan of the next pass, with a gang that does not exist yet, which may use `fleets` of these names: it is told
     of, and given back with what these are."""
     terrain = await survey(tx, rooms)
-    gangs = [gang_of(row, terrain) for row in within(await tx.fetch(WAITING, MOST_GANGS))]
+    rows = within(await tx.fetch(WAITING, MOST_GANGS))
+    sight = await see(tx, rows, *volumes)
+    gangs = [gang_of(row, terrain, sight) for row in rows]
     usable = terrain.usable(fleets, besides.project_id, privileged=privileged)
-    mine = replace(besides, fleets=usable.fleets, absent=usable.absent, refused=usable.refused)
+    tie = sight.tie(volumes, terrain.names)
+    mine = replace(
+        besides,
+        fleets=common(usable.fleets, tie.fleets),
+        absent=usable.absent,
+        refused=usable.refused,
+        only=tie.only,
+        tied=tie.tied,
+        claims=tie.claims,
+        barred=tie.barred,
+        hopeless=tie.hopeless,
+    )
     seen = _scene(terrain, merchant, now)
     made = plan([*gangs, mine], *seen, now=now, detail={mine.run_id}, told=lambda gang: gang is mine)
     return made, mine, seen
@@ -97,13 +112,16 @@ async def why_of(tx: Connection, merchant: Merchant, rooms: Rooms, run_id: RunId
         # Its run has as many on machines as it may.
         return Outlook(None, None, replicas, seen)
     # One so far behind that no pass looks at it is told why it would wait if it were the next.
-    mine = gang_of(row, terrain)
-    made = plan([*_ahead(others, terrain), mine], *seen, now=now, detail={run_id}, told=lambda gang: gang is mine)
+    sight = await see(tx, [row, *others])
+    mine = gang_of(row, terrain, sight)
+    made = plan(
+        [*_ahead(others, terrain, sight), mine], *seen, now=now, detail={run_id}, told=lambda gang: gang is mine
+    )
     why = next((replace(why, place=rows[0]["place"], of=rows[0]["waiting"]) for why in made.left), None)
     return Outlook(why, mine, replicas, seen)
 
 
-def _ahead(rows: Sequence[Record], terrain: Terrain) -> Iterator[Gang]:
+def _ahead(rows: Sequence[Record], terrain: Terrain, sight: Sight) -> Iterator[Gang]:
     """Of these only the size matters, and not which jobs they have."""
     known: dict[tuple[object, ...], Gang] = {}
     for row in rows:
@@ -113,5 +131,5 @@ def _ahead(rows: Sequence[Record], terrain: Terrain) -> Iterator[Gang]:
         if like is None:
             jobs = row["jobs"]
             made = {**row, "jobs": (NOBODY,) * jobs, "nodes": range(jobs)}
-            like = known[key] = gang_of(made, terrain)
+            like = known[key] = gang_of(made, terrain, sight)
         yield like.at(run_id, replica, submitted_at)

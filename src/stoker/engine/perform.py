@@ -34,6 +34,7 @@ from stoker.core.reason import JobReason
 from stoker.core.shim_task import S
 from stoker.core.warning import Deadline as Cause
 from stoker.engine.agent import NO_WAY, Agents, Shim
+from stoker.engine.attachment import VOLUME
 from stoker.engine.change import Change, of_job
 from stoker.engine.errand import Performer
 from stoker.engine.log_pump import LogPump
@@ -65,9 +66,29 @@ class Orders(Protocol):
     async def job(self, errand: Errand) -> JobOrder: ...
 
 
+class Attachments(Protocol):
+    """Volumes that are not the host's own."""
+
+    async def attached(self, instance_id: InstanceId, order: TaskOrder) -> TaskOrder: ...
+
+    async def detach(self, job_id: JobId, *, force: bool) -> None: ...
+
+
+class NoAttachments:
+    async def attached(self, instance_id: InstanceId, order: TaskOrder) -> TaskOrder:
+        return order
+
+    async def detach(self, job_id: JobId, *, force: bool) -> None:
+        """There are none."""
+
+
 class JobPerformers:
-    def __init__(self, agents: Agents, orders: Orders, pump: LogPump, tell: Tell, now: Callable[[], float]) -> None:
+    def __init__(
+        self, agents: Agents, orders: Orders, pump: LogPump, tell: Tell, now: Callable[[], float],
+        attachments: Attachments | None = None,
+    ) -> None:  # fmt: skip
         """`tell` commits what must be known before a performer may go on; `now` is the engine's time."""
+        self._attachments = attachments or NoAttachments()
         self._agents, self._orders, self._pump, self._tell, self._now = agents, orders, pump, tell, now
         self._sockets: OrderedDict[UUID, str] = OrderedDict()
         """Of runners that have just started, so that nobody is asked twice."""
@@ -91,6 +112,7 @@ class JobPerformers:
             order = await self._orders.task(errand, job)
             # Known from the orders.
             place = await self._place(errand)
+            order = await self._attachments.attached(place, order)
             task = await (await self._agents.shim(place)).submit(order)
         except NotFound:
             # It is on no machine any more; whether it is still wanted is looked at before the next try.
@@ -176,6 +198,7 @@ class JobPerformers:
         return _said(errand, CleanedUp(Cleanup.UNREGISTER, attempt=errand.attempt))
 
     async def detach_volumes(self, errand: Errand, effect: DetachVolumes) -> Change:
+        await self._attachments.detach(JobId(errand.target), force=self._now() >= effect.force_at)
         return _said(errand, CleanedUp(Cleanup.DETACH, attempt=errand.attempt))
 
     async def _socket(self, place: InstanceId, errand: Errand) -> str:
@@ -217,7 +240,8 @@ def _taken(errand: Errand, order: JobOrder) -> RunnerAccepted:
 def _not_begun(errand: Errand, error: StokerError) -> Change:
     """What an agent will never do is said at once, in its own words; asking again would only take time."""
     if isinstance(error, UserError) and error.code not in (FENCED, STOPPED):
-        event = AgentFailed(JobReason.EXECUTOR_ERROR, error.sentence, attempt=errand.attempt)
+        reason = JobReason.VOLUME_ERROR if error.code == VOLUME else JobReason.EXECUTOR_ERROR
+        event = AgentFailed(reason, error.sentence, attempt=errand.attempt)
         return _said(errand, event)
     return _refused(errand, error)
 

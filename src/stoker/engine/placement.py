@@ -9,10 +9,11 @@ from stoker.core.block import Blocks
 from stoker.core.gang import Gang, InstanceRoom
 from stoker.core.ids import FleetId, InstanceId, JobId, RunId, instance_name
 from stoker.core.instance_facts import Divided, Instance, S
-from stoker.core.job_facts import NoCapacity, Placed, Reserved
+from stoker.core.job_facts import NoCapacity, Placed, Reserved, VolumeFailed
 from stoker.core.limits import FEW_GANGS, MANY_GANGS, MOST_GANGS
 from stoker.core.offer import Offer, any_to_launch, in_reach
 from stoker.core.placement import Launch, Plan, fails, plan
+from stoker.core.tie import FREE
 from stoker.engine.aside import Aside
 from stoker.engine.change import Change, of_instance, of_job
 from stoker.engine.clock import Clock
@@ -20,6 +21,7 @@ from stoker.engine.commit import Committer
 from stoker.engine.loop import Counts
 from stoker.engine.rooms import Rooms
 from stoker.engine.terrain import Terrain, survey
+from stoker.engine.volume import Sight, see
 from stoker.store.database import Connection, Record
 from stoker.store.gang import IMPATIENT
 from stoker.store.gang import WAITING as WAITING
@@ -65,7 +67,8 @@ class Placement:
         offers = in_reach(self._merchant.offers(now), fleets)
         looked, hurry = FEW_GANGS, False
         while True:
-            gangs = [gang_of(row, terrain) for row in within(rows)]
+            sight = await see(tx, rows)
+            gangs = [gang_of(row, terrain, sight) for row in within(rows)]
             made = plan(gangs, rooms, offers, fleets, now=now, told=fails)
             if len(rows) < looked or looked >= MOST_GANGS:
                 break
@@ -105,9 +108,9 @@ class _Hands:
         for gang in sorted(self._gangs, key=lambda gang: gang.turn):
             ids = [job for job, _ in gang.jobs]
             if (sentence := failing.get((gang.run_id, gang.replica))) is not None:
+                end = VolumeFailed if gang.hopeless else NoCapacity
                 yield from (
-                    Change(facts=(of_job(job, gang.run_id, NoCapacity(sentence, attempt=self._attempts[job])),))
-                    for job in ids
+                    Change(facts=(of_job(job, gang.run_id, end(sentence, attempt=self._attempts[job])),)) for job in ids
                 )
             elif all(job in self._events for job in ids):
                 facts = tuple(of_job(job, gang.run_id, event) for job, event in self._together(ids))
@@ -161,13 +164,22 @@ def within(rows: Sequence[Record]) -> list[Record]:
     return kept
 
 
-def gang_of(row: Mapping[str, Any] | Record, terrain: Terrain) -> Gang:
+def common(some: frozenset[FleetId] | None, others: frozenset[FleetId] | None) -> frozenset[FleetId] | None:
+    """None: any."""
+    if some is None or others is None:
+        return others if some is None else some
+    return some & others
+
+
+def gang_of(row: Mapping[str, Any] | Record, terrain: Terrain, sight: Sight) -> Gang:
     policy, need = policy_of(row["policy"]), need_of(row["resources"])
     usable = terrain.usable(policy.fleets, row["project_id"], privileged=policy.privileged)
+    tie = sight.tie(policy.volumes, terrain.names) if policy.volumes else FREE
     return Gang(
         run_id=row["run_id"], replica=row["replica"], submitted_at=row["submitted_at"],
         jobs=tuple((job, need.of(node)) for job, node in zip(row["jobs"], row["nodes"], strict=True)),
         priority=policy.priority, whole=policy.nodes > 1,
         on_no_capacity=policy.on_no_capacity, ready=not row["held_up"], project_id=row["project_id"],
-        fleets=usable.fleets, absent=usable.absent, refused=usable.refused,
+        fleets=common(usable.fleets, tie.fleets), absent=usable.absent, refused=usable.refused, only=tie.only,
+        tied=tie.tied, claims=tie.claims, barred=tie.barred, hopeless=tie.hopeless,
     )  # fmt: skip

@@ -20,6 +20,10 @@ def explained(error: Exception) -> StokerError:
         )
     if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "idempotency_pkey":
         return Conflict("Something was made under this key at the same moment.", code="key_taken")
+    if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "volume_name":
+        return Conflict(
+            "A volume of this name was made a moment ago.", hint="Look at the plan again.", code="name_taken"
+        )
     log.error("change broke", exc_info=error)
     return Broken(f"The change could not be carried out: {error!r}")
 

@@ -38,6 +38,10 @@ class Terrain:
     def instances(self) -> dict[InstanceId, Instance]:
         return {one.instance.id: one.instance for one in self.unfinished}
 
+    @property
+    def names(self) -> dict[InstanceId, str]:
+        return {one.instance.id: instance_name(one.instance.backend, one.instance.id) for one in self.unfinished}
+
     def rooms(self) -> list[InstanceRoom]:
         going = {one.id for one in self.fleets if one.policy.deleting}
         return [_room(one, one.instance.fleet_id in going) for one in self.unfinished]

@@ -8,18 +8,19 @@ from stoker.core import instance as core_instance
 from stoker.core import job as core_job
 from stoker.core import managed_job as core_managed_job
 from stoker.core import run as core_run
+from stoker.core import volume as core_volume
 from stoker.core.commitment import Moved
 from stoker.core.ids import RunId
 from stoker.core.limits import LISTEN_S, PAGE, PROVIDER_SILENCE_S
 from stoker.core.machine import TimeUp
 from stoker.engine.aside import Aside
-from stoker.engine.change import Change, of_instance, of_job, of_managed, of_run
+from stoker.engine.change import Change, of_instance, of_job, of_managed, of_run, of_volume
 from stoker.engine.clock import Clock
 from stoker.engine.commit import Committer
 from stoker.engine.loop import Counts
 from stoker.engine.presence import Presence
 from stoker.store import deadline as deadlines
-from stoker.store import instance, job, managed_job, run
+from stoker.store import instance, job, managed_job, run, volume
 from stoker.store.database import Connection, Database
 
 LOCK = 0x74696D65
@@ -72,6 +73,7 @@ class Timer:
         for row in await tx.fetch(job.DUE, now, most):
             facts.append(of_job(row["id"], row["run_id"], TimeUp(attempt=row["attempt"])))
         facts += [of_instance(row["id"], TimeUp()) for row in await tx.fetch(instance.DUE, now, most)]
+        facts += [of_volume(row["id"], TimeUp()) for row in await tx.fetch(volume.DUE, now, most)]
         facts += [of_managed(id, id, TimeUp()) for id in await managed_job.due(tx, now, most)]
         # Asked last, so that it knows of everything that was found due.
         self._forgiven = await self._forgive(tx, now)
@@ -95,4 +97,5 @@ _DEADLINES: dict[str, Callable[[Any], float | None]] = {
     "job": core_job.deadline,
     "instance": core_instance.deadline,
     "managed_job": core_managed_job.deadline,
+    "volume": core_volume.deadline,
 }

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Final
 
 from stoker.runner import cgroup, proc
@@ -24,6 +25,7 @@ from stoker.runner.process import signal_group, start
 from stoker.runner.reaper import Reaper, kill_members
 from stoker.runner.spool import Say, Spool
 from stoker.runner.tenant import User, files_of
+from stoker.runner.view import NoView
 from stoker.wire.frame import OVERHEAD, Stream
 from stoker.wire.runner import Assignment, Failure, JobOrder
 
@@ -154,7 +156,7 @@ class Job:
                 raise OSError(why)
             if self._order.nodes_num > 1:
                 write_file(self._place.hosts, host_file(self._order).encode(), durable=False, mode=0o644)
-            if self._order.working_dir is not None:
+            if self._order.working_dir is not None and not self._in_volume(self._order.working_dir):
                 await asyncio.to_thread(self._check_directory, self._order.working_dir)
             for setup in (True, False) if self._order.setup else (False,):
                 if self.stopping or self._killed.is_set():
@@ -169,8 +171,14 @@ class Job:
                     break
         except OSError as error:
             message = f"The commands cannot be started: {error.strerror or error}."
-            ending = Ending(_COULD_NOT_START, failure=Failure.EXECUTOR, message=message)
+            failure = Failure.VOLUME if isinstance(error, NoView) else Failure.EXECUTOR
+            ending = Ending(_COULD_NOT_START, failure=failure, message=message)
         return ending
+
+    def _in_volume(self, wanted: str) -> bool:
+        """Only the job itself will see it there."""
+        place = PurePath(self._place.work / wanted)
+        return any(place.is_relative_to(bind.inside) for bind in self._assignment.binds)
 
     def _check_directory(self, wanted: str) -> None:
         work = os.open(self._place.work, os.O_RDONLY | os.O_CLOEXEC)
@@ -194,6 +202,8 @@ class Job:
             directory=self._place.work / (self._order.working_dir or ""),
             user=self._user,
             cgroups=self._assignment.cgroups,
+            binds=self._assignment.binds,
+            volumes=self._assignment.volumes,
         )
         self._groups.add(pid)
         self._say(f"{'setup' if setup else 'commands'} started as process {pid}")

@@ -20,10 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.runner import cgroup
+from stoker.runner import cgroup, view
 from stoker.runner.output import Channel
 from stoker.runner.program import module_command
 from stoker.runner.tenant import User, become
+from stoker.wire.runner import Bind
 
 _GATE: Final = (
     'read -r terminal || exit 125; [ -z "$terminal" ] || exec "$@" <>"$terminal" >&0 2>&1; exec "$@" </dev/null'
@@ -41,11 +42,14 @@ def start(
     directory: Path,
     user: User | None,
     cgroups: Sequence[str],
+    binds: Sequence[Bind] = (),
+    volumes: str = "",
 ) -> int:
     """Its pid, which is also its session and its process group. Whoever calls waits for it."""
 
     def spawn() -> tuple[subprocess.Popen[bytes], list[str]]:
         left = cgroup.enter(cgroups)
+        view.take(binds, volumes)
         if user is not None:
             become(user)
         return subprocess.Popen(

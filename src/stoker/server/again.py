@@ -1,5 +1,7 @@
 """`stoker retry`: what a finished run did not get done, done again by a new one (docs/decisions/0025)."""
 
+from dataclasses import replace
+
 from stoker.core.errors import Conflict
 from stoker.core.family import found
 from stoker.core.ids import RunId
@@ -9,6 +11,7 @@ from stoker.server.context import Context
 from stoker.server.idempotency import claim_of, made_before
 from stoker.server.parameter import find_run, may_change
 from stoker.server.submission import Accepted, as_they_are, birth_of, committed
+from stoker.server.volume import check_volumes, policy_with
 from stoker.store import run as run_store
 from stoker.store import run_list
 from stoker.store.run_list import Listed
@@ -37,9 +40,12 @@ class Again:
         async with self._context.database.connection() as connection:
             again = (await run_store.get(connection, old.id)).policy.again(undone, str(old.id))
         engine = self._context.engine
-        run = found(RunId(engine.new_id()), access.project_id, old.name, again, engine.clock.now())
         # What is shown of it is what it does: it has no schedule, and an applied file brings it none by the way.
         once = restored(old.configuration or "{}").model_copy(update={"schedule": None})
+        # A volume of its may have been made anew meanwhile, under the same name.
+        volumes = policy_with(once, await check_volumes(self._context, access, [once])).volumes
+        again = replace(again, volumes=volumes)
+        run = found(RunId(engine.new_id()), access.project_id, old.name, again, engine.clock.now())
         birth = birth_of(run, once, access)
         try:
             return Accepted(await committed(self._context, access, [birth], claim))

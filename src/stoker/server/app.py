@@ -27,6 +27,7 @@ from stoker.server.api import (
     task_log,
     token,
     user,
+    volume,
     worker,
 )
 from stoker.server.context import Context
@@ -35,13 +36,13 @@ from stoker.server.raw_body import schemas
 
 PUBLIC: Final = frozenset(
     {"/healthz", "/healthz/live", "/healthz/ready", "/metrics", "/api/openapi.json"}
-    | {"/api/schema/task", "/api/schema/fleet"}
+    | {"/api/schema/task", "/api/schema/fleet", "/api/schema/volume"}
 )
 """What is answered without a token."""
 
 NOUNS: Final = (
     worker, run, plan, log, job, event, schedule, hold, statistics, task, execution, task_log, instance, fleet, offer,
-    project, user, token, dummy, server,
+    volume, project, user, token, dummy, server,
 )  # fmt: skip
 """Under /api, with a token. Routes are tried one after the other, so what is asked for most comes first."""
 

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Final
 
 from stoker.backends.base import Backend
+from stoker.backends.disk import Disks
 from stoker.backends.dummy.backend import Dummy
 from stoker.backends.dummy.kind import kinds_of
 from stoker.backends.dummy.steering import Steering
 from stoker.core.errors import UserError
+from stoker.core.volume_facts import Kind
 from stoker.server.workshop import Workshop
 from stoker.store.cluster import explained
 from stoker.wire import backend as wire
@@ -24,6 +26,7 @@ FILE: Final = "backends.yml"
 class Backends:
     by_name: Mapping[str, Backend]
     dummy: Steering
+    disks: Mapping[Kind, Disks]
 
     async def close(self) -> None:
         for backend in self.by_name.values():
@@ -37,7 +40,7 @@ def build(home: Path) -> Backends:
     with explained(home):
         dummy = Dummy(home / "dummy", kinds_of(offers), Workshop())
         dummy.open()
-        return Backends({dummy.name: dummy}, Steering(dummy))
+        return Backends({dummy.name: dummy}, Steering(dummy), {Kind.DUMMY: dummy.disks})
 
 
 def read(path: Path) -> BackendsConfiguration:

@@ -11,7 +11,7 @@ from stoker.core.block import divide
 from stoker.core.errors import Conflict, NotFound, UserError
 from stoker.core.fleet import Create, Join, Retire, home, misfit, plan_fleet, seen
 from stoker.core.fleet import Fleet as Policy
-from stoker.core.ids import FleetId, ProjectId, instance_name
+from stoker.core.ids import FleetId, InstanceId, ProjectId, instance_name
 from stoker.core.instance_facts import Instance, S
 from stoker.core.offer import Offer, rank
 from stoker.core.phrase import counted, joined
@@ -25,6 +25,7 @@ from stoker.server.hosts import check_hosts, write_hosts
 from stoker.store import fleet as store
 from stoker.store import instance as instance_store
 from stoker.store import journal
+from stoker.store import volume as volume_store
 from stoker.store.bundle import Bundle
 from stoker.store.database import Connection
 from stoker.wire import fleet as wire
@@ -63,10 +64,11 @@ class FleetDesk:
             current = await self._current(connection, configuration)
             mine = (await instance_store.of_fleets(connection)).get(current.id, []) if current else []
             await check_hosts(connection, self._access.project_id, current.id if current else NOBODY, configuration)
+            homes = await volume_store.homes(connection)
         _check_blocks(configuration, mine)
         changes = _changes(current, configuration)
         policy = wire.to_policy(configuration)
-        actions = plan_fleet(policy, seen(policy, mine), now)
+        actions = plan_fleet(policy, seen(policy, mine, homes), now)
         launches = sum(action.n for action in actions if isinstance(action, Create))
         retired = {action.instance_id: action.reason for action in actions if isinstance(action, Retire)}
         offer = _cheapest(policy, self._context.engine.merchant.offers(now), mine, now) if launches else None
@@ -135,7 +137,9 @@ class FleetDesk:
                 )
             policy = store.policy_of(current.policy)
             if not policy.deleting or (force and not policy.forced):
-                _refuse_busy(current.name, (await instance_store.of_fleets(tx)).get(current.id, []), force)
+                mine = (await instance_store.of_fleets(tx)).get(current.id, [])
+                _refuse_busy(current.name, mine, force)
+                _refuse_homes(current.name, mine, {} if force else await volume_store.homes(tx))
                 ending = replace(policy, deleting=True, forced=force)
                 await store.change(tx, current.id, current.version, current.spec, ending)
                 note = "with what runs on it" if force else "deleted"
@@ -243,6 +247,17 @@ def _refuse_busy(name: str, instances: Sequence[Instance], force: bool) -> None:
             f"Jobs are on {counted(len(busy), 'instance')} of fleet {name}: {joined([*names, *more])}.",
             hint="Stop them or drain the instances first; --force interrupts what runs there.",
             code="busy",
+        )
+
+
+def _refuse_homes(name: str, instances: Sequence[Instance], homes: Mapping[InstanceId, str]) -> None:
+    volumes = sorted(homes[one.id] for one in instances if one.id in homes)
+    if volumes:
+        what = f"volume {volumes[0]} is" if len(volumes) == 1 else f"volumes {joined(volumes[:MOST_TOLD])} are"
+        raise Conflict(
+            f"{what[:1].upper()}{what[1:]} on machines of fleet {name}, and would be lost with them.",
+            hint="Delete them first (stoker volume delete NAME); --force loses what is in them.",
+            code="volumes",
         )
 
 

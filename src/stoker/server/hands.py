@@ -15,6 +15,7 @@ from stoker.core.ids import FleetId, InstanceId, JobId, derived
 from stoker.core.instance_facts import S
 from stoker.core.route import SSH
 from stoker.engine import hint, lookout, market
+from stoker.engine.attachment import VolumePerformers
 from stoker.engine.batch import Batch
 from stoker.engine.change import Change
 from stoker.engine.host import HostPerformers
@@ -72,8 +73,9 @@ class Hands(Agents):
         self._orders = StoredOrders(
             context.database, lambda id: runner_token(context.secret, id), context.settings.images
         )
+        volumes = VolumePerformers(context.database, self._lines, self._backends.disks)
         jobs = JobPerformers(
-            self._lines, self._orders, self._pump, lambda change: context.engine.commit(change), self._now
+            self._lines, self._orders, self._pump, lambda change: context.engine.commit(change), self._now, volumes
         )
         ways, by_name = Ways(Keyring(context.settings.config_file).project), self._backends.by_name
         hosts = HostPerformers(context.database, self._lines)
@@ -96,7 +98,7 @@ class Hands(Agents):
         )
         if context.settings.local:
             loops += (("shim", self._keep_shim, SHIM_S),)
-        super().__init__({**jobs.performers(), **machines.performers()}, loops, self._market)
+        super().__init__({**jobs.performers(), **machines.performers(), **volumes.performers()}, loops, self._market)
         self._watch: Watch | None = None
         self._joined = False
         self._making = asyncio.Lock()

@@ -24,10 +24,11 @@ from stoker.server.name import name_of
 from stoker.server.parameter import find_run
 from stoker.server.reach import check_reach
 from stoker.server.revision import CHANGED, revise
+from stoker.server.volume import Named, check_volumes, policy_with
 from stoker.store import run_list
 from stoker.store.idempotency import Claim
 from stoker.store.run_spec import RunSpec
-from stoker.wire.configuration import TaskConfiguration, complete, stored, to_policy
+from stoker.wire.configuration import TaskConfiguration, complete, stored
 from stoker.wire.group import first_request, to_groups
 from stoker.wire.model import Invalid, Problem
 from stoker.wire.run import Expected, Run, Submit
@@ -53,6 +54,7 @@ class Submission:
         self._configurations = [complete(one) for one in body.all]
         self._claim = claim_of(access.caller, f"runs of {access.project_id}", key, body) if key else None
         self._dice = random.SystemRandom()
+        self._volumes: Named = {}
         _check_names(self._configurations)
 
     async def accepted(self) -> Accepted:
@@ -101,6 +103,7 @@ class Submission:
         if any(one.fleets for one in self._configurations):
             async with self._context.database.connection() as connection:
                 await check_fleets(connection, self._access, self._configurations)
+        self._volumes = await check_volumes(self._context, self._access, self._configurations)
         await check_reach(self._context, self._access, self._configurations)
         names = [one.name for one in self._configurations if one.name]
         if not names:
@@ -130,7 +133,8 @@ class Submission:
         births = []
         for one in self._configurations:
             id = RunId(engine.new_id())
-            run = found(id, access.project_id, one.name or name_of(self._dice), to_policy(one), engine.clock.now())
+            policy = policy_with(one, self._volumes)
+            run = found(id, access.project_id, one.name or name_of(self._dice), policy, engine.clock.now())
             births.append(birth_of(run, one, access))
         return births
 

@@ -31,6 +31,7 @@ from stoker.store.instance import Shown, Tenant
 from stoker.store.run_list import Listed, ListedJob
 from stoker.store.run_spec import RunSpec
 from stoker.store.ssh import Told as ToldSteps
+from stoker.store.volume import Shown as VolumeShown
 from stoker.wire.container import HIDDEN, without_secrets
 from stoker.wire.event import Event, Trouble
 from stoker.wire.fleet import Fleet, FleetStatus
@@ -40,6 +41,7 @@ from stoker.wire.run import Counts, Run
 from stoker.wire.schedule import Round, Schedule
 from stoker.wire.time import moment, moment_or_none
 from stoker.wire.user import Role
+from stoker.wire.volume import Volume
 
 TRIGGERS_SHOWN = 5
 NOTHING_TOLD: Mapping[UUID, ToldSteps] = {}
@@ -256,6 +258,26 @@ def fleet_of(one: fleet_store.Fleet) -> Fleet:
         price=one.price,
         cost=round(one.cost, 9),
         created_at=moment(one.created_at),
+    )
+
+
+def volume_of(shown: VolumeShown) -> Volume:
+    one = shown.volume
+    return Volume(
+        id=one.id,
+        name=one.name,
+        project=shown.project,
+        kind=one.kind,
+        status=one.state,
+        message="; ".join(shown.troubles) or one.message,
+        version=one.version,
+        spec=json.loads(shown.spec),
+        exclusive=one.exclusive,
+        size_mb=one.size_mb,
+        instance=one.instance_id,
+        instance_name=shown.where,
+        attached=shown.holders,
+        created_at=moment(shown.created_at),
     )
 
 

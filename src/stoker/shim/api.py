@@ -29,6 +29,9 @@ from stoker.wire.shim import (
     TaskOrder,
     Terminate,
     TerminateQuery,
+    VolumeInfo,
+    VolumeList,
+    VolumeOrder,
 )
 
 FRAMES = "application/octet-stream"
@@ -84,6 +87,14 @@ ROUTES = {
         _answers(404, 422, 503, ok_200=FRAMES),
         LogQuery,
         HEADERS,
+    ),
+    "make_volume": Route(
+        "POST", "/volumes", "Make a volume", VolumeOrder, _answers(409, 413, 422, 503, ok_200=VolumeInfo)
+    ),
+    "volumes": Route("GET", "/volumes", "Every volume", answers=_answers(ok_200=VolumeList)),
+    "remove_volume": Route(
+        "DELETE", "/volumes/{id}", "Remove a volume with all that is in it", None, _answers(409, 422, 503, ok_204=None),
+        RemoveQuery,
     ),
     "changes": Route(
         "GET", "/changes", "What changed since", None, _answers(422, ok_200=Changes), ChangesQuery
@@ -148,6 +159,16 @@ class Api:
             Header.COMPLETE: "true" if piece.complete else "false",
         }
         return web.Response(body=piece.frames, content_type=FRAMES, headers=headers)
+
+    async def make_volume(self, request: web.Request) -> web.Response:
+        return say(await self._shim.make_volume(await read_body(request, VolumeOrder)))
+
+    async def volumes(self, request: web.Request) -> web.Response:
+        return say(VolumeList(volumes=await self._shim.volumes()))
+
+    async def remove_volume(self, request: web.Request) -> web.Response:
+        await self._shim.remove_volume(_id(request), read_query(request, RemoveQuery).fence)
+        return web.Response(status=204)
 
     async def changes(self, request: web.Request) -> web.Response:
         query = read_query(request, ChangesQuery)

@@ -37,7 +37,7 @@ from stoker.core.shim_task import (
 )
 from stoker.runner.place import Place, write_file
 from stoker.shim import container, image, runner
-from stoker.shim.container import TASK, Plan, name_of, wanted
+from stoker.shim.container import TASK, Bind, Plan, name_of, wanted
 from stoker.shim.containers import Containers
 from stoker.shim.disk import explained
 from stoker.shim.home import SOCKET
@@ -56,6 +56,7 @@ from stoker.shim.nudge import Nudge
 from stoker.shim.process import Host, Noted
 from stoker.shim.shelf import Record
 from stoker.shim.vessel import Ended, Vessel
+from stoker.shim.volume import Owner
 from stoker.shim.written import Written
 from stoker.wire.runner import Assignment, JobOrder, Stop
 from stoker.wire.shim import Network
@@ -77,7 +78,7 @@ class Docker(Written):
     ) -> None:
         """`looked`: its runner says that there is something to look at. `say`: something has happened meanwhile."""
         self._id, self._order, self._socket = record.id, record.order, record.socket
-        self._ports = record.task.ports
+        self._ports, self._owner = record.task.ports, Owner(record.uid, record.gid)
         self._host, self._containers, self._engine = host, containers, containers.engine
         self._news, self._looked, self._say, self._job = news, looked, say, job
         self._box = host.home.box(record.id)
@@ -138,6 +139,10 @@ class Docker(Written):
             case Hook.DIRECTORIES:
                 return DirectoriesMade()
             case Hook.VOLUMES:
+                if self._order.mounts:
+                    # What is mounted outlives us: whoever finds the record has to know that there may be something.
+                    await noted(lambda: 0)
+                    await self._host.in_thread(self._take_volumes)
                 return VolumesMounted()
             case Hook.DEVICES:
                 return DevicesTaken(self._host.devices.take(self._id, self._order.gpu_indices))
@@ -163,7 +168,13 @@ class Docker(Written):
             case Hook.DIRECTORIES:
                 await self._host.in_thread(self._host.shelf.clear_work, self._id)
             case Hook.VOLUMES:
-                pass
+                if self._order.mounts:
+                    detach_s = self._order.detach_s
+                    await self._host.in_thread(self._host.volumes.release, self._id, self._order.mounts, detach_s)
+
+    def _take_volumes(self) -> None:
+        with explained("the volumes of a task"):
+            self._host.volumes.take(self._id, self._order.mounts, self._owner)
 
     async def _bring_image(self, noted: Noted) -> None:
         order = wanted(self._order)
@@ -221,6 +232,11 @@ class Docker(Written):
             bundle=bundle.root,
             box=self._box,
             ports=self._ports,
+            binds=[
+                # A relative one is below the job's own directory.
+                Bind(one.source, str(TASK / "work" / one.inside), one.read_only)
+                for one in self._host.volumes.mounted(self._order)
+            ],
             gpus=[gpu for gpu in self._host.devices.gpus if gpu.index in indices],
             engine_socket=str(self._engine.socket),
         )

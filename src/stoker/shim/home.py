@@ -27,6 +27,7 @@ class Home:
         self.is_root = os.geteuid() == 0
         self._mode = 0o711 if self.is_root else 0o700
         self.tasks = self.root / "tasks"
+        self.volumes = self.root / "volumes"
         self.shim_log = self.root / "shim.log"
         self.fork_log = self.root / "fork.log"
         self._refuge: Path | None = None

@@ -40,12 +40,14 @@ from stoker.shim.limits import (
     STARTS_AT_ONCE,
     THREADS,
 )
+from stoker.shim.point import Points
 from stoker.shim.process import Host
 from stoker.shim.prune import Images
 from stoker.shim.shelf import Shelf
 from stoker.shim.shim import Shim
 from stoker.shim.task import Bench
 from stoker.shim.tenant import Tenants
+from stoker.shim.volume import Volumes
 from stoker.wire.shim import HostGpu, HostInfo
 
 log = structlog.get_logger()
@@ -132,6 +134,10 @@ def _made(
 ) -> tuple[Shim, Devices, cgroup.Cgroups]:
     cgroups = cgroup.find(cgroup.name_of(home.root))
     devices = Devices(gpus)
+    volumes = Volumes(home.volumes, is_root=home.is_root)
+    points = Points(home.volumes / "points", is_root=home.is_root)
+    volumes.prepare()
+    points.prepare()
     bench = Bench(
         Host(
             home=home,
@@ -139,6 +145,8 @@ def _made(
             fork_server=fork_server,
             cgroups=cgroups,
             devices=devices,
+            volumes=volumes,
+            points=points,
             notify=home.socket("notify.sock"),
             kill_leftovers=kill_leftovers,
             in_thread=in_thread,

@@ -38,8 +38,10 @@ from stoker.shim.device import Devices
 from stoker.shim.disk import explained
 from stoker.shim.home import Home
 from stoker.shim.limits import KILL_MARGIN_S, KILLED_S, RUNNER_LEAVES_S
+from stoker.shim.point import Points
 from stoker.shim.runner import Runner
 from stoker.shim.shelf import Record, Shelf
+from stoker.shim.volume import Owner, Volumes
 from stoker.shim.written import InThread, Written
 from stoker.wire.runner import Assignment, JobOrder, Stop
 
@@ -64,6 +66,8 @@ class Host:
     fork_server: Forking
     cgroups: cgroup.Cgroups
     devices: Devices
+    volumes: Volumes
+    points: Points
     notify: Path
     kill_leftovers: Callable[[UUID, Sequence[str]], int]
     in_thread: InThread
@@ -145,6 +149,10 @@ class Process(Written):
                 self._host.cgroups.make(self._cgroups, self._order.cpu, self._order.memory_mb)
                 return DirectoriesMade()
             case Hook.VOLUMES:
+                if self._order.mounts:
+                    # What is mounted outlives us: whoever finds the record has to know that there may be something.
+                    await noted(lambda: 0)
+                    await self._host.in_thread(self._mount)
                 return VolumesMounted()
             case Hook.DEVICES:
                 return DevicesTaken(self._host.devices.take(self._id, self._order.gpu_indices))
@@ -164,8 +172,21 @@ class Process(Written):
                 self._host.devices.release(self._id)
             case Hook.DIRECTORIES:
                 await self._host.in_thread(self._clear_directories)
-            case Hook.VOLUMES | Hook.IMAGE | Hook.NETWORK:
+            case Hook.VOLUMES:
+                if self._order.mounts:
+                    await self._host.in_thread(self._unmount)
+            case Hook.IMAGE | Hook.NETWORK:
                 pass
+
+    def _mount(self) -> None:
+        volumes, owner = self._host.volumes, Owner(self._uid, self._gid)
+        with explained("the volumes of a task"):
+            volumes.take(self._id, self._order.mounts, owner)
+            self._host.points.make(self._id, volumes.mounted(self._order), self._place.work, owner)
+
+    def _unmount(self) -> None:
+        self._host.points.drop(self._id)
+        self._host.volumes.release(self._id, self._order.mounts, self._order.detach_s)
 
     def _clear_directories(self) -> None:
         self._host.shelf.clear_work(self._id)
@@ -210,6 +231,8 @@ class Process(Written):
             cgroups=self._cgroups,
             gpu_ids=tuple(gpu_ids),
             gpu_indices=self._order.gpu_indices,
+            binds=self._host.points.binds(self._host.volumes.mounted(self._order), self._place.work),
+            volumes=str(self._host.volumes.root),
             stop_after_s=self._order.stop_after_s,
             job=self._job,
         )

@@ -21,8 +21,9 @@ from stoker.shim.limits import ANSWER_STARTED_S, LOOK_S, MOST_TASKS
 from stoker.shim.shelf import Found, Record
 from stoker.shim.task import Bench, Task
 from stoker.shim.tenant import Tenant, Tenants
+from stoker.shim.volume import Owner
 from stoker.shim.word import Word
-from stoker.wire.shim import Changes, TaskInfo, TaskOrder, Terminate
+from stoker.wire.shim import Changes, TaskInfo, TaskOrder, Terminate, VolumeInfo, VolumeOrder
 
 log = structlog.get_logger()
 
@@ -64,9 +65,16 @@ class Shim:
                 continue
             task = self._tasks[record.id] = Task(record, self._bench)
             await task.recover()
+        await self._host.in_thread(self._recover_volumes, list(self._tasks))
         for task in self._tasks.values():
             task.run()
         log.info("tasks found", tasks=len(self._tasks), live=len(self.live))
+
+    def _recover_volumes(self, known: Sequence[UUID]) -> None:
+        """Of tasks whose records were lost nothing is left mounted."""
+        self._host.volumes.recover(known)
+        for task in set(self._host.points.tasks()) - set(known):
+            self._host.points.drop(task)
 
     async def _was_removed(self, record: Record) -> bool:
         """Its removal was noted and not finished: it is finished now."""
@@ -124,6 +132,29 @@ class Shim:
         """A runner says that something changed."""
         if (task := self._tasks.get(id)) is not None:
             task.look(at_log=False)
+
+    async def make_volume(self, order: VolumeOrder) -> VolumeInfo:
+        """Whose it is: the project that asks for it."""
+        removed = self._removed.fence(order.id)
+        if removed is not None:
+            check(order.id, order.fence, removed + 1)
+        tenant = self._tenants.known(order.project_id) or await self._admit(order.project_id)
+        owner = Owner(tenant.uid, tenant.gid)
+        info: VolumeInfo = await self._host.in_thread(
+            self._host.volumes.make, order.id, order.name, order.size_mb, owner
+        )
+        log.info("volume made", volume=str(order.id), name=order.name)
+        return info
+
+    async def remove_volume(self, id: UUID, fence: int) -> None:
+        """Noted first, so that an order to make it that comes late is refused."""
+        await self._note_gone(id, fence)
+        await self._host.in_thread(self._host.volumes.remove, id)
+        log.info("volume removed", volume=str(id))
+
+    async def volumes(self) -> tuple[VolumeInfo, ...]:
+        found: list[VolumeInfo] = await self._host.in_thread(self._host.volumes.infos)
+        return tuple(found)
 
     async def leave(self, *, force: bool) -> int:
         """Ends the shim when no task is live, or after all of them were terminated."""

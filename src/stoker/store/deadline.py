@@ -10,6 +10,7 @@ SELECT least(
     (SELECT min(deadline_at) FROM run WHERE deadline_at IS NOT NULL AND id <> ALL($1::uuid[])),
     (SELECT min(deadline_at) FROM job WHERE deadline_at IS NOT NULL AND id <> ALL($1::uuid[])),
     (SELECT min(deadline_at) FROM instance WHERE deadline_at IS NOT NULL AND id <> ALL($1::uuid[])),
+    (SELECT min(deadline_at) FROM volume WHERE deadline_at IS NOT NULL AND id <> ALL($1::uuid[])),
     (SELECT min(deadline_at) FROM managed_job WHERE deadline_at IS NOT NULL AND id <> ALL($1::uuid[]))
 )
 """

@@ -19,13 +19,15 @@ CLOCK_SLACK_S = 3_700.0
 
 _COLUMNS = """
 journal.seq, journal.at, journal.kind, journal.id, journal.family, journal.event, journal.source, journal.target,
-journal.note, journal.by, spec.name AS run, job.replica, job.node, instance.backend, fleet.name AS fleet
+journal.note, journal.by, spec.name AS run, job.replica, job.node, instance.backend, fleet.name AS fleet,
+volume.name AS volume
 """
 
 _NAMES = """
 LEFT JOIN run_spec AS spec ON journal.kind IN ('run', 'job') AND spec.run_id = journal.family
 LEFT JOIN job ON journal.kind = 'job' AND job.id = journal.id
 LEFT JOIN instance ON journal.kind = 'instance' AND instance.id = journal.id
+LEFT JOIN volume ON journal.kind = 'volume' AND volume.id = journal.id
 LEFT JOIN fleet ON journal.kind IN ('instance', 'fleet') AND fleet.id = journal.scope
 """
 
@@ -116,6 +118,7 @@ class Told(NamedTuple):
     node: int | None
     backend: str | None
     fleet: str | None
+    volume: str | None
 
     @property
     def name(self) -> str:
@@ -127,6 +130,8 @@ class Told(NamedTuple):
                 return instance_name(self.backend, self.id)
             case "fleet":
                 return self.fleet or ""
+            case "volume":
+                return self.volume or ""
         return self.run or ""
 
 

@@ -1,5 +1,6 @@
 """What a performer has to know of a job before it gives orders about it."""
 
+import json
 from typing import NamedTuple
 from uuid import UUID
 
@@ -20,6 +21,10 @@ JOIN run ON run.id = job.run_id
 JOIN run_spec ON run_spec.run_id = run.id
 JOIN project ON project.id = run.project_id
 WHERE job.id = $1
+"""
+
+VOLUMES = """
+SELECT job.instance_id, run.policy -> 'volumes' AS volumes FROM job JOIN run ON run.id = job.run_id WHERE job.id = $1
 """
 
 PEERS = """
@@ -58,6 +63,16 @@ class Brief(NamedTuple):
     resources: str
     configuration: str
     ip: str
+
+
+class Holding(NamedTuple):
+    instance_id: InstanceId | None
+    volumes: list[UUID]
+
+
+async def volumes(tx: Connection, job_id: JobId) -> Holding | None:
+    row = await tx.fetchrow(VOLUMES, job_id)
+    return None if row is None else Holding(row["instance_id"], list(map(UUID, json.loads(row["volumes"] or "[]"))))
 
 
 async def place(tx: Connection, job_id: JobId) -> InstanceId:

@@ -44,6 +44,7 @@ PHASE = {
     "run": "SELECT id, state FROM run WHERE id = ANY ($1::uuid[])",
     "job": "SELECT id, concat_ws(':', state, cleanup) FROM job WHERE id = ANY ($1::uuid[])",
     "instance": "SELECT id, state FROM instance WHERE id = ANY ($1::uuid[])",
+    "volume": "SELECT id, state FROM volume WHERE id = ANY ($1::uuid[])",
     "managed_task": """
         SELECT id, concat_ws(':', state, attempt, CASE WHEN launched THEN 'launched' ELSE 'free' END)
         FROM managed_task WHERE id = ANY ($1::uuid[])

@@ -11,8 +11,10 @@ from stoker.core.ids import InstanceId, JobId
 from stoker.transport.http import Connect, Line, here
 from stoker.wire.frame import Piece
 from stoker.wire.runner import Deadline, Header, Health, JobOrder, Stop
-from stoker.wire.shim import Changes, HostInfo, TaskInfo, TaskOrder, Terminate
+from stoker.wire.shim import Changes, HostInfo, TaskInfo, TaskOrder, Terminate, VolumeInfo, VolumeOrder
 
+MAKE_S = 20.0
+"""To format a volume takes a while; it is asked for again after this."""
 MOST_RUNNERS = 256
 """Lines kept open to runners; the one that was silent for longest is closed first."""
 
@@ -88,6 +90,12 @@ class ShimLine:
 
     async def remove(self, id: UUID, fence: int) -> None:
         await self.line.raw("DELETE", f"/tasks/{id}", params={"fence": fence})
+
+    async def make_volume(self, order: VolumeOrder) -> VolumeInfo:
+        return await self.line.ask(VolumeInfo, "POST", "/volumes", order, wait_s=MAKE_S)
+
+    async def remove_volume(self, id: UUID, fence: int) -> None:
+        await self.line.raw("DELETE", f"/volumes/{id}", params={"fence": fence})
 
     async def changes(self, cursor: str, wait_s: float) -> Changes:
         params = {"cursor": cursor, "wait_s": wait_s}

@@ -1,4 +1,4 @@
-"""What a person writes to have something run: the configuration of a task (or of a fleet), as YAML or JSON.
+"""What a person writes to have something run: the configuration of a task (a fleet, a volume), as YAML or JSON.
 
 The model is what crosses the border, the JSON Schema for editors is printed from it, and `load` reads a file: whatever
 is wrong is refused with its line, its key, what was expected and the nearest valid name. What the engine needs of it is
@@ -25,11 +25,13 @@ from stoker.wire.fleet import FleetConfiguration
 from stoker.wire.group import Groups, nodes_of
 from stoker.wire.group import check as check_nodes
 from stoker.wire.model import Flag, Invalid, Model, Problem
+from stoker.wire.mount import Mounts
 from stoker.wire.problem import described, path_of, problems_of
 from stoker.wire.resources import Resources
 from stoker.wire.retry import Retries, to_retry
 from stoker.wire.schedule import ScheduleOrNone, to_schedule
 from stoker.wire.utilization import UtilizationPolicy, check_gpu, to_utilization
+from stoker.wire.volume import VolumeConfiguration
 from stoker.wire.warning import Warn
 from stoker.wire.word import Commands, Name, Path, Shell
 
@@ -41,7 +43,8 @@ INSIDE: Final = "groups"
 
 
 FLEET: Final = "fleet"
-PLANNED: Final = ("service", "dev-environment", "volume", "gateway", "secret")
+VOLUME: Final = "volume"
+PLANNED: Final = ("service", "dev-environment", "gateway", "secret")
 """Types that will come. Whoever writes one made no mistake in spelling, and nothing else in the file is judged."""
 
 
@@ -139,6 +142,10 @@ class TaskConfiguration(Model):
         Field(strict=False, min_length=1, max_length=MOST_FLEETS_OF_A_RUN, description="Those that it may use."),
     ] = None
 
+    volumes: Annotated[
+        Mounts, Field(description="What it finds where: `name:/path` of a volume, `/directory:/path` of its host.")
+    ] = ()
+
     @model_validator(mode="before")
     @classmethod
     def _without_empty(cls, given: Any) -> Any:
@@ -146,16 +153,22 @@ class TaskConfiguration(Model):
         if not isinstance(given, dict):
             return given
         if (type_ := given.get("type")) in PLANNED:
-            hint = "The types that work today are task and fleet; the README says what is there and what is not."
+            hint = (
+                "The types that work today are task, fleet and volume; the README says what is there and what is not."
+            )
             told = {"what": f"{type_} is planned and not there yet", "hint": hint, "at": ("type",)}
             raise PydanticCustomError("refused", "{what}", told)
         if type_ == FLEET:
             told = {"what": "a fleet is not run", "hint": "`stoker apply` and /fleets take it.", "at": ("type",)}
             raise PydanticCustomError("refused", "{what}", told)
-        if isinstance(type_, str) and get_close_matches(type_, ("task", "fleet"), 1) == ["fleet"]:
-            what = f"expected 'task' or 'fleet', got {described(type_)}"
+        if type_ == VOLUME:
+            told = {"what": "a volume is not run", "hint": "`stoker apply` and /volumes take it.", "at": ("type",)}
+            raise PydanticCustomError("refused", "{what}", told)
+        near = get_close_matches(type_, ("task", FLEET, VOLUME), 1) if isinstance(type_, str) else []
+        if near and near[0] != "task":
+            what = f"expected 'task', 'fleet' or 'volume', got {described(type_)}"
             raise PydanticCustomError(
-                "refused", "{what}", {"what": what, "hint": "Did you mean fleet?", "at": ("type",)}
+                "refused", "{what}", {"what": what, "hint": f"Did you mean {near[0]}?", "at": ("type",)}
             )
         return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
 
@@ -167,8 +180,8 @@ class TaskConfiguration(Model):
         return self
 
 
-Configuration = TaskConfiguration | FleetConfiguration
-C = TypeVar("C", TaskConfiguration, FleetConfiguration)
+Configuration = TaskConfiguration | FleetConfiguration | VolumeConfiguration
+C = TypeVar("C", TaskConfiguration, FleetConfiguration, VolumeConfiguration)
 
 
 def load_any(text: str | bytes) -> Configuration:
@@ -180,6 +193,8 @@ def load_any(text: str | bytes) -> Configuration:
     kind = pairs.nodes.get("type")
     if kind is not None and yaml.plain(kind) == FLEET:
         return _loaded(pairs, FleetConfiguration)
+    if kind is not None and yaml.plain(kind) == VOLUME:
+        return _loaded(pairs, VolumeConfiguration)
     return _loaded(pairs, TaskConfiguration)
 
 
@@ -210,6 +225,8 @@ def parse_any(value: Mapping[str, Any]) -> Configuration:
     """The same of values that are already read, where lines are not known."""
     if value.get("type") == FLEET:
         return _parsed(value, FleetConfiguration)
+    if value.get("type") == VOLUME:
+        return _parsed(value, VolumeConfiguration)
     return _parsed(value, TaskConfiguration)
 
 
@@ -282,7 +299,7 @@ def restored(text: str) -> TaskConfiguration:
     return parse(json.loads(text))
 
 
-def json_schema(model: type[TaskConfiguration] | type[FleetConfiguration] = TaskConfiguration) -> dict[str, Any]:
+def json_schema(model: type[Configuration] = TaskConfiguration) -> dict[str, Any]:
     """For editors."""
     schema = model.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema

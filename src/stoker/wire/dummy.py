@@ -12,7 +12,7 @@ from stoker.core.quantity import size_mb
 from stoker.core.resources import Capacity
 from stoker.wire.duration import Limit, Span
 from stoker.wire.instance import InstanceResources
-from stoker.wire.model import Answer, Model
+from stoker.wire.model import Answer, Flag, Model
 from stoker.wire.time import Time
 from stoker.wire.word import Name, refused
 
@@ -86,6 +86,31 @@ class Behaviour(Model):
         if value is None:
             raise refused("expected a value, got nothing", "Leave the key out to leave it as it is.")
         return value
+
+
+class DiskBehaviour(Model):
+    """How its disks behave; what is not given stays as it is."""
+
+    model_config = ConfigDict(
+        strict=True, json_schema_extra={"examples": [{"provision_delay": "30s"}, {"stuck": True}]}
+    )
+
+    provision_delay: Span = Field(default=0.0, description="From the accepted order until a new disk is there.")
+    detach_delay: Span = Field(default=0.0, description="Until one is detached that is asked to be.")
+    stuck: Flag = Field(default=False, description="Only force detaches one.")
+    refuse: Flag = Field(default=False, description="No new disk is made.")
+
+
+class Disk(Answer):
+    id: UUID
+    name: str = Field(examples=["disk-9c41ab"])
+    status: str = Field(examples=["ready"], description="coming, ready, attached or detaching.")
+    machine: str = Field(default="", examples=["dummy-9c41ab"], description="Which has it.")
+
+
+class DiskList(Answer):
+    behaviour: DiskBehaviour
+    items: tuple[Disk, ...]
 
 
 class DummyOffer(Model):

@@ -70,7 +70,7 @@ def _idle(value: Any) -> float | None:
         raise PydanticCustomError("duration", "expected a length of time: {what}", told) from None
 
 
-def _tags(value: Any) -> dict[str, str]:
+def read_tags(value: Any) -> dict[str, str]:
     hint = "Write them as {team: vision, budget: q3}."
     if not isinstance(value, dict):
         raise refused(f"expected a map, got {described(value)}", hint)
@@ -156,7 +156,7 @@ class FleetConfiguration(Model):
     )
     tags: Annotated[
         dict[str, str],
-        BeforeValidator(_tags),
+        BeforeValidator(read_tags),
         WithJsonSchema(
             {
                 "type": "object",

@@ -78,6 +78,7 @@ class Failure(StrEnum):
     """Why the commands were not run to their end; none of them is how the program itself ended."""
 
     EXECUTOR = "executor"
+    VOLUME = "volume"
     LOG_QUOTA = "log_quota"
     MAX_DURATION = "max_duration"
     UTILIZATION = "utilization"
@@ -217,6 +218,14 @@ class Box(Answer):
     program: tuple[str, ...] = Field(default=(), description="Run when there are no commands.")
 
 
+class Bind(Answer):
+    """A directory of the host that the job finds elsewhere, in a view of the file system that only it has."""
+
+    source: str
+    inside: str
+    read_only: bool = False
+
+
 class Assignment(Answer):
     """`runner.json`: what a shim tells the runner of a task, in a file that only the two can read."""
 
@@ -230,6 +239,8 @@ class Assignment(Answer):
     cgroups: tuple[str, ...] = Field(default=(), description="Directories whose members the job's processes become.")
     gpu_ids: tuple[str, ...] = ()
     gpu_indices: tuple[int, ...] = ()
+    binds: tuple[Bind, ...] = ()
+    volumes: str = Field(default="", description="Where this host keeps those of all its jobs.")
     stop_after_s: float | None = Field(default=None, gt=0)
     job: JobOrder | None = Field(default=None, description="Taken at once, as if it had come by `POST /job`.")
     box: Box | None = Field(default=None, description="None: the runner is a process of the host.")

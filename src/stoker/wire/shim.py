@@ -15,6 +15,9 @@ repeat, a shorter grace overtakes a longer one |
 | DELETE | /tasks/{id}?fence=N | 204; 409 `not_terminated` before it is; a task that is not there: 204 |
 | GET | /tasks/{id}/log?offset=N&limit=B&own=false | frames from the disk, also when the runner is dead; headers as \
 the runner's pull; `own`: the runner's own log |
+| POST | /volumes | `VolumeOrder`: 200 `VolumeInfo`, made; safe to repeat |
+| GET | /volumes | `VolumeList` |
+| DELETE | /volumes/{id}?fence=N | 204, with all that was in it; 409 `volume_used` while a task uses it |
 | GET | /changes?cursor=C&wait_s=S | `Changes`: tasks that changed since the cursor, and how the host is; waits until \
 there is news of either |
 | POST | /leave | `Leave`: 202 `Left`, then the shim ends; 409 `tasks_running` while there are some, unless forced |
@@ -30,7 +33,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from stoker.core.limits import LONGEST_GRACE_S
+from stoker.core.limits import LONGEST_GRACE_S, MOST_PATH_CHARS, MOST_VOLUMES_OF_A_RUN
 from stoker.core.reason import JobReason
 from stoker.core.shim_task import Runtime
 from stoker.core.shim_task import S as TaskState
@@ -112,6 +115,55 @@ Index = Annotated[int, Field(ge=0, lt=1024)]
 Wait = Annotated[float, Field(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False)]
 
 
+class Source(StrEnum):
+    """What is mounted."""
+
+    LOCAL = "local"
+    """A volume of this host: a directory, or a file system of its own where it has a size. Made when it is missing."""
+    NFS = "nfs"
+    """`server:/path`."""
+    PATH = "path"
+    """A directory that is there: of the host, or where a provider has attached a disk."""
+
+
+Inside = Annotated[str, Field(min_length=1, max_length=MOST_PATH_CHARS, pattern=r"^[^\x00\n\r]+$")]
+
+
+class Mount(Order):
+    """Something that a task finds at a path of its own. Of a volume, `id` counts its users on this host."""
+
+    source: Source
+    id: UUID | None = None
+    name: str = Field(default="", max_length=256, description="As people know it.")
+    place: str = Field(default="", max_length=MOST_PATH_CHARS, description="Of nfs `server:/path`, of path the path.")
+    size_mb: int | None = Field(default=None, gt=0, lt=2**40)
+    inside: Inside = Field(description="Where the task finds it; relative: below its working directory.")
+    read_only: bool = False
+
+
+class VolumeOrder(Order):
+    """Make a local volume of this host, before any task wants it."""
+
+    id: UUID
+    fence: Fence
+    name: str = Field(default="", max_length=256)
+    project_id: UUID
+    size_mb: int | None = Field(default=None, gt=0, lt=2**40)
+
+
+class VolumeInfo(Answer):
+    """A volume as this host knows it."""
+
+    id: UUID
+    made: bool = Field(description="There is something of it on this host's disk.")
+    mounted: bool = False
+    tasks: tuple[UUID, ...] = Field(default=(), description="Those that use it.")
+
+
+class VolumeList(Answer):
+    volumes: tuple[VolumeInfo, ...]
+
+
 class TaskOrder(Order):
     id: UUID
     fence: Fence
@@ -132,6 +184,10 @@ class TaskOrder(Order):
     gpu_indices: tuple[Index, ...] = Field(default=(), max_length=1024)
     stop_after_s: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="The opt-in: stop it when the server is away."
+    )
+    mounts: tuple[Mount, ...] = Field(default=(), max_length=MOST_VOLUMES_OF_A_RUN)
+    detach_s: float = Field(
+        default=300.0, ge=0, le=1e6, allow_inf_nan=False, description="After so long, what is busy is let go by force."
     )
     job: JobOrder | None = Field(
         default=None, description="Given to its runner on the way, and not kept here; without it the runner waits."

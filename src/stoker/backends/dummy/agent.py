@@ -8,7 +8,7 @@ from stoker.core.ids import InstanceId, JobId
 from stoker.core.resources import Capacity
 from stoker.wire.frame import Piece
 from stoker.wire.runner import Deadline, JobOrder, Stop
-from stoker.wire.shim import Changes, HostGpu, HostInfo, TaskInfo, TaskOrder, Terminate
+from stoker.wire.shim import Changes, HostGpu, HostInfo, TaskInfo, TaskOrder, Terminate, VolumeInfo, VolumeOrder
 
 SCHEME = "dummy"
 
@@ -52,6 +52,14 @@ class SimulatedShim:
 
     async def remove(self, id: UUID, fence: int) -> None:
         self._machine().remove(id, fence)
+
+    async def make_volume(self, order: VolumeOrder) -> VolumeInfo:
+        """Nothing that runs there would find it."""
+        self._machine()
+        return VolumeInfo(id=order.id, made=True)
+
+    async def remove_volume(self, id: UUID, fence: int) -> None:
+        self._machine()
 
     async def changes(self, cursor: str, wait_s: float) -> Changes:
         return await self._machine().changes(cursor, wait_s)

@@ -18,6 +18,7 @@ import structlog
 
 from stoker.backends.base import Handle, Order, Refused, Want
 from stoker.backends.dummy.agent import SCHEME, SimulatedAgents
+from stoker.backends.dummy.disk import DummyDisks
 from stoker.backends.dummy.kind import BACKEND, Key, Kind
 from stoker.backends.dummy.machine import Machine, Shelf, Workshop, free_ip
 from stoker.backends.dummy.simulated import Simulated
@@ -46,6 +47,7 @@ class Dummy:
         self.kinds = dict(kinds)
         self.machines: dict[InstanceId, Machine] = {}
         self.shelf = Shelf(home)
+        self.disks = DummyDisks(home, self._is_real, clock)
         self._workshop, self._clock = workshop, clock
         self._simulated: dict[InstanceId, Simulated] = {}
         self._ways: dict[InstanceId, Way] = {}
@@ -59,6 +61,7 @@ class Dummy:
     def open(self) -> None:
         """Finds what an earlier life of this process has left; called once, inside the event loop."""
         self.shelf.prepare()
+        self.disks.open()
         for machine in self.shelf.machines():
             self.machines[machine.id] = machine
             self._begin(machine)
@@ -139,6 +142,10 @@ class Dummy:
 
     def count(self, key: Key) -> int:
         return sum(one.key == key for one in self.machines.values())
+
+    def _is_real(self, id: InstanceId) -> bool | None:
+        machine = self.machines.get(id)
+        return None if machine is None else machine.real
 
     def is_up(self, machine: Machine) -> bool:
         return machine.up_at is not None and machine.up_at <= self._clock()

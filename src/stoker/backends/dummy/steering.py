@@ -42,6 +42,7 @@ class Steering:
         """All offers are again what the file says."""
         self._changes = {}
         self.dummy.shelf.steer(self._changes)
+        self.dummy.disks.reset()
         self.dummy.kinds.update(self._file_says)
         self.dummy.stirred()
 

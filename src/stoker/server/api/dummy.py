@@ -15,7 +15,7 @@ from stoker.server.auth import ServerAdmin
 from stoker.server.context import Context
 from stoker.server.error import answered
 from stoker.server.parameter import Ctx, NameRef
-from stoker.wire.dummy import Behaviour, Machine, MachineList, Offer, OfferList, Preempt
+from stoker.wire.dummy import Behaviour, Disk, DiskBehaviour, DiskList, Machine, MachineList, Offer, OfferList, Preempt
 from stoker.wire.time import moment, moment_or_none
 
 router = APIRouter(prefix="/dummy", tags=["dummy"])
@@ -84,6 +84,34 @@ async def resume_dummy_machine(context: Ctx, caller: ServerAdmin, machine: Machi
     steering = _steering(context)
     await steering.hang(steering.machine(machine), on=False)
     return Response(status_code=204)
+
+
+@router.get("/disks", response_model=DiskList)
+async def list_dummy_disks(context: Ctx, caller: ServerAdmin) -> Response:
+    """Its disks, which are the volumes of kind dummy, and how they behave."""
+    return answered(_disks(_steering(context)))
+
+
+@router.patch("/disks", response_model=DiskList)
+async def change_dummy_disks(context: Ctx, caller: ServerAdmin, body: DiskBehaviour) -> Response:
+    """Until it is changed again or reset, also after a restart."""
+    steering = _steering(context)
+    steering.dummy.disks.steer(body)
+    return answered(_disks(steering))
+
+
+def _disks(steering: Steering) -> DiskList:
+    disks = steering.dummy.disks
+    items = [
+        Disk(id=id, name=disks.name(id), status=disks.status(one), machine=disks.machine(one))
+        for id, one in disks.disks.items()
+    ]
+    manner = disks.manner
+    behaviour = DiskBehaviour(
+        provision_delay=manner.provision_delay_s, detach_delay=manner.detach_delay_s, stuck=manner.stuck,
+        refuse=manner.refuse,
+    )  # fmt: skip
+    return DiskList(behaviour=behaviour, items=tuple(items))
 
 
 def _steering(context: Context) -> Steering:

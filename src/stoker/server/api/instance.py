@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from stoker.core.errors import Conflict, NotFound, UserError
 from stoker.core.ids import instance_name
-from stoker.core.instance_facts import CordonAsked, DeleteAsked, Destroyed, DrainAsked, S
+from stoker.core.instance_facts import LIVE, CordonAsked, DeleteAsked, Destroyed, DrainAsked, S
 from stoker.core.instance_facts import Instance as InstanceRecord
 from stoker.core.limits import MOST_DURATION_S, MOST_JOBS_SHOWN
 from stoker.core.machine import Event
@@ -26,6 +26,7 @@ from stoker.server.fleet import may_manage
 from stoker.server.parameter import Ctx, Cursor, Limit, id_cursor, id_of
 from stoker.store import instance as store
 from stoker.store import ssh as ssh_store
+from stoker.store import volume as volume_store
 from stoker.store.database import Connection
 from stoker.transport.ssh import fingerprint
 from stoker.wire.instance import Drain, HostKey, HostKeys, Instance, InstancePage, Trust
@@ -74,6 +75,9 @@ async def uncordon_instance(context: Ctx, access: Manager, instance: InstanceRef
 @router.post("/{instance}/drain", response_model=Instance)
 async def drain_instance(context: Ctx, access: Manager, instance: InstanceRef, body: Drain | None = None) -> Response:
     """No new jobs; it goes when the last one has ended, and at the deadline in any case; the last word counts."""
+    async with context.database.connection() as connection:
+        one = (await find_instance(connection, access, instance)).instance
+    await _check_home(context, one)
     within_s = (body or Drain()).deadline
     at = context.engine.clock.now() + (MOST_DURATION_S if within_s is None else within_s)
     return await _asked(context, access, instance, "drain", DrainAsked(at, by=access.user))
@@ -99,6 +103,8 @@ async def delete_instance(
             hint="Drain it, or interrupt them with --force.",
             code="busy",
         )
+    if not force:
+        await _check_home(context, one)
     event: Event = DeleteAsked(force, by=access.user)
     if force and one.owned and one.state is S.TERMINATING and await _out_of_reach(context, one):
         # Nobody can look any more; whoever forces it says that nothing of ours is left there.
@@ -158,6 +164,19 @@ async def _out_of_reach(context: Context, one: InstanceRecord) -> bool:
     async with context.database.connection() as connection:
         told = (await ssh_store.told(connection, [one.id])).get(one.id)
     return told is not None and bool(told.trouble)
+
+
+async def _check_home(context: Context, one: InstanceRecord) -> None:
+    """It goes with what is in the volumes on it."""
+    async with context.database.connection() as connection:
+        homes = await volume_store.homes(connection, one.id)
+    if (volume := homes.get(one.id)) is not None and one.state in LIVE:
+        raise Conflict(
+            f"Volume {volume} is on {instance_name(one.backend, one.id)}, and would be lost with it.",
+            hint="`stoker instance cordon` keeps jobs away; `stoker volume delete`, or `stoker instance delete "
+            "--force`, loses what is in it.",
+            code="volumes",
+        )
 
 
 async def _asked(context: Context, access: Access, instance: str, what: str, event: Event) -> Response:

@@ -29,6 +29,7 @@ from stoker.server.parameter import Ctx, RunRef, find_run
 from stoker.server.reach import check_reach
 from stoker.server.revision import comparison, refusal
 from stoker.server.sentence import HELD, sentence
+from stoker.server.volume import check_volumes, policy_with
 from stoker.store import instance, run_list
 from stoker.store.run_list import Listed, ListedJob
 from stoker.wire.configuration import TaskConfiguration, complete, to_json, to_policy
@@ -53,6 +54,7 @@ async def plan_run(context: Ctx, access: Member, body: PlanRequest) -> Response:
     """What would happen if this were submitted now: where its jobs would go, or why they would wait."""
     configuration = complete(body.configuration)
     await check_reach(context, access, [configuration])
+    policy = policy_with(configuration, await check_volumes(context, access, [configuration]))
     gang = _gang(context, access, configuration)
     async with context.database.connection() as connection:
         await check_fleets(connection, access, [configuration])
@@ -61,9 +63,15 @@ async def plan_run(context: Ctx, access: Member, body: PlanRequest) -> Response:
             current = await run_list.latest(connection, access.project_id, configuration.name)
         now = context.engine.clock.now()
         found, gang, seen = await look(
-            connection, context.engine.merchant, context.rooms, now,
-            besides=gang, fleets=configuration.fleets, privileged=needs_permission(configuration),
-        )  # fmt: skip
+            connection,
+            context.engine.merchant,
+            context.rooms,
+            now,
+            besides=gang,
+            fleets=policy.fleets,
+            privileged=needs_permission(configuration),
+            volumes=policy.volumes,
+        )
         mine = {job for job, _ in gang.jobs}
         names = await instance.names(connection, {one.instance_id for one in found.assignments if one.job_id in mine})
     told = _told(configuration, access, current, gang, found, names)

@@ -11,6 +11,7 @@ from stoker.server.parameter import Ctx
 from stoker.wire.configuration import json_schema
 from stoker.wire.fleet import FleetConfiguration
 from stoker.wire.server import ServerInfo
+from stoker.wire.volume import VolumeConfiguration
 
 router = APIRouter(tags=["server"])
 public = APIRouter(tags=["server"])
@@ -32,3 +33,9 @@ async def task_schema() -> dict[str, Any]:
 async def fleet_schema() -> dict[str, Any]:
     """JSON Schema of a fleet's configuration, likewise."""
     return json_schema(FleetConfiguration)
+
+
+@public.get("/schema/volume")
+async def volume_schema() -> dict[str, Any]:
+    """JSON Schema of a volume's configuration, likewise."""
+    return json_schema(VolumeConfiguration)

@@ -124,18 +124,8 @@ def apply(
         return
     with _explaining(written):
         plan = runs.plan(session.client, configuration)
-    if not as_json:
-        _show_plan(plan, configuration)
-    elif dry_run:
-        screen.show_json(plan)
-    if dry_run:
-        if not as_json and plan.get("why"):
-            show_numbers(plan["why"])
+    if not _worth_asking(plan, configuration, dry_run=dry_run, as_json=as_json):
         return
-    if plan["action"] == "refuse":
-        name = plan["name"]
-        hint = f"`stoker stop {name}` ends it, `stoker logs -f {name}` shows what it does; or choose another name."
-        raise Conflict(plan["sentence"], hint=hint)
     if plan["action"] in ("update", "unchanged"):
         if plan["action"] == "update":
             confirm("Change it?", yes, default=True)
@@ -144,6 +134,23 @@ def apply(
     useless = plan["action"] == "fail"
     confirm("Submit it anyway?" if useless else "Run it?", yes, default=not useless)
     submit(session, configuration, plan["expected"], detach=detach, timestamps=timestamps, as_json=as_json)
+
+
+def _worth_asking(plan: Json, configuration: Json, *, dry_run: bool, as_json: bool) -> bool:
+    """Shows what would happen; whether that is to be done is then for people to say."""
+    if not as_json:
+        _show_plan(plan, configuration)
+    elif dry_run:
+        screen.show_json(plan)
+    if dry_run:
+        if not as_json and plan.get("why"):
+            show_numbers(plan["why"])
+        return False
+    if plan["action"] == "refuse":
+        name = plan["name"]
+        hint = f"`stoker stop {name}` ends it, `stoker logs -f {name}` shows what it does; or choose another name."
+        raise Conflict(plan["sentence"], hint=hint)
+    return True
 
 
 @command(

@@ -97,7 +97,7 @@ async def test_removal_does_not_follow_links_out_of_the_task(shim: Stage, shared
     assert not (shim.directory(task.id) / "work").exists()
     assert (await shim.remove(task.id)).status == 204
     assert (outside / "kept" / "file").read_text() == "precious"
-    assert sorted(one.name for one in shim.home.iterdir() if one.is_dir()) == ["tasks"]
+    assert sorted(one.name for one in shim.home.iterdir() if one.is_dir()) == ["tasks", "volumes"]
 
 
 def test_a_directory_that_became_a_link_is_unlinked(tmp_path: Path) -> None:

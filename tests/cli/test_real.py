@@ -20,13 +20,15 @@ pytestmark = pytest.mark.xdist_group("cli")
 def test_every_example_runs(real: Real) -> None:
     # Two nodes want two machines: tests/process/test_gang.py has them.
     files = sorted(file for file in (ROOT / "examples").glob("*.yaml") if file.stem != "nodes")
-    files = [file for file in files if "\nschedule:" not in file.read_text()]
+    files = [file for file in files if "\nschedule:" not in file.read_text() and file.stem != "volume"]
+    assert real("apply", "-y", "-f", "examples/volume.yaml").returncode == 0
     names = [real("apply", "-y", "-d", "-f", str(file)).stdout.decode().strip() for file in files]
     assert names == [file.stem for file in files]
     ended = json.loads(real("wait", "--json", *names).stdout)
     # One saves its work when it is warned, and says by its exit code that it is not done.
     assert {run["name"]: run["status"] for run in ended} == dict.fromkeys(names, "DONE") | {"checkpoint": "FAILED"}
     assert b"saved step" in real("logs", "checkpoint").stdout
+    assert real("logs", "keep").stdout == b"This ran 1 times.\n"
 
 
 def test_the_example_with_a_schedule_runs_by_hand(real: Real) -> None:

@@ -34,6 +34,8 @@ PREFIX: Final = "stoker-land-"
 LOCK: Final = BASE / f"{PREFIX}lock"
 OWN: Final = ("root/.ssh", "root/.stoker", "var/lib/stoker", "var/spool/cron", "etc/cron.d", "etc/systemd", "etc/ssh")
 """What a host does not share with this machine: there it begins empty."""
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+"""Where the agents are that hosts start: to be seen there too, also where it is below /tmp or on a disk of its own."""
 BOOT_S: Final = 10.0
 LOOK_S: Final = 0.02
 
@@ -63,6 +65,7 @@ mount -t tmpfs -o mode=0755 tmpfs "$1/root/run"
 mount -t tmpfs -o mode=1777 tmpfs "$1/root/tmp"
 cat /proc/sys/kernel/random/uuid >"$1/root/run/boot_id"
 mount --bind "$1/root/run/boot_id" "$1/root/proc/sys/kernel/random/boot_id"
+if [ ! -e "$1/root$3/pyproject.toml" ]; then mkdir -p "$1/root$3"; mount --bind "$3" "$1/root$3"; fi
 exec chroot "$1/root" /bin/bash --norc -c "$2" host
 """
 
@@ -108,7 +111,7 @@ class Host:
     # Its life.
 
     def boot(self) -> None:
-        script = ["bash", "-c", OUTSIDE, "land", str(self.disk), INSIDE]
+        script = ["bash", "-c", OUTSIDE, "land", str(self.disk), INSIDE, str(CHECKOUT)]
         wrapped = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "--", *script]
         with open(self.disk / "boot.log", "ab") as log:
             self._process = subprocess.Popen(

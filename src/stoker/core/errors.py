@@ -33,6 +33,10 @@ class Gone(UserError):
     code = "gone"
 
 
+NOT_YET = "not_yet"
+"""The code of what is as it should be and takes a while: it is tried again, and nobody is told of it."""
+
+
 class Unavailable(StokerError):
     """Cannot be done now; the same call may succeed after `retry_after_s`."""
 

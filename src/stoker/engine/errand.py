@@ -14,7 +14,7 @@ from uuid import UUID
 
 import structlog
 
-from stoker.core.errors import Broken, Conflict, StokerError, Unavailable
+from stoker.core.errors import NOT_YET, Broken, Conflict, StokerError, Unavailable
 from stoker.core.limits import LONGEST_DELAY_S, MOST_ERRANDS, PAGE, PERFORMANCE_S
 from stoker.core.machine import Effect
 from stoker.engine.change import Change
@@ -139,6 +139,7 @@ class Errands:
             log.error("errand broke", effect=errand.effect, target=str(errand.target), exc_info=error)
         delay_s = min(FIRST_DELAY_S * 2 ** min(errand.tries, 20), LONGEST_DELAY_S)
         if isinstance(error, Unavailable):
+            sentence = "" if error.code == NOT_YET else sentence
             delay_s = max(delay_s, min(error.retry_after_s, LONGEST_DELAY_S))
         try:
             async with self._database.connection() as connection:

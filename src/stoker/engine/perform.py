@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 from uuid import UUID
 
-from stoker.core.errors import Conflict, NotFound, StokerError, Unavailable, UserError
+from stoker.core.errors import NOT_YET, Conflict, NotFound, StokerError, Unavailable, UserError
 from stoker.core.ids import InstanceId, JobId, RunId
 from stoker.core.job_facts import (
     AgentFailed,
@@ -205,7 +205,7 @@ class JobPerformers:
         task = await (await self._agents.shim(place)).task(errand.target)
         if task.state is not S.RUNNING:
             # News of its end, if that is why, comes from whoever watches the host.
-            raise Unavailable("The runner has not started yet.", retry_after_s=0.05)
+            raise Unavailable("The runner has not started yet.", code=NOT_YET, retry_after_s=0.05)
         return task.socket
 
     def _remember(self, id: UUID, socket: str) -> None:

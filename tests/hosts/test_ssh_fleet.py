@@ -8,6 +8,7 @@ import pytest
 from stoker.bundle.place import Bundle
 from tests.hosts.ground import Stands
 from tests.hosts.land import Host, Land
+from tests.hosts.packages import need
 from tests.hosts.stand import Stand
 from tests.machine import as_root
 from tests.process.house import until
@@ -78,6 +79,8 @@ async def test_applying_the_file_again_adds_and_removes_hosts_and_leaves_nothing
 @pytest.mark.parametrize("sudo", [True, False], ids=["sudo", "plain"])
 async def test_a_user_who_is_not_root(stand: Stands, shire: Land, bundle: Bundle, sudo: bool) -> None:
     """With sudo the agents are root's, and the user who logs in reaches them; without, they are the user's own."""
+    if sudo:
+        need("sudo", "sudo")
     host = shire.host(users=["ann"], boot=False)
     host.write("/etc/sudoers.d/ann", "ann ALL=(ALL) NOPASSWD: ALL\n" if sudo else "\n", 0o440)
     host.boot()

@@ -65,7 +65,7 @@ class People(Steering):
         """Acts at random moments until the time is over."""
         dice, world, theme = self.world.dice, self.world, self.world.theme
         acts = ACTS | dict(theme.acts)
-        born = births(dice, PROJECT)
+        born = births(dice, PROJECT, world.now())
         world.volumes = [one.volume for one in born]
         for one in born:
             await world.ask(Change(volumes=(one,)))

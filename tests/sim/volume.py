@@ -76,12 +76,13 @@ class SimDisks:
             raise Unavailable("the provider's answer was lost")
 
 
-def births(dice: random.Random, project: ProjectId) -> list[VolumeBirth]:
+def births(dice: random.Random, project: ProjectId, now: float) -> list[VolumeBirth]:
     found = []
     for number, kind in enumerate(KINDS):
         id = VolumeId(UUID(int=dice.getrandbits(128)))
         exclusive = kind is Kind.DUMMY or dice.random() < 0.3
-        volume = Volume(id, project, f"volume-{number}", kind, exclusive, source="nas:/x" if kind is Kind.NFS else "")
+        source = "nas:/x" if kind is Kind.NFS else ""
+        volume = Volume(id, project, f"volume-{number}", kind, exclusive, source=source, entered_at=now)
         found.append(VolumeBirth(volume, "{}", "ann"))
     return found
 

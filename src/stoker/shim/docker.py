@@ -183,10 +183,11 @@ class Docker(Written):
             # What a pull takes is seen by people: they have to know that it began.
             await noted(lambda: 0)
             self._say(ImageMissing())
+            shown = Throttled(self._say)
             await image.pull(
-                self._engine, order.image, order.registry_auth, Throttled(self._say),
-                within_s=order.pull_s, quiet_s=PULL_QUIET_S,
-            )  # fmt: skip
+                self._engine, order.image, order.registry_auth, shown, within_s=order.pull_s, quiet_s=PULL_QUIET_S
+            )
+            shown.last()
             self._image = await image.find(self._engine, order.image)
             if self._image is None:
                 raise Broken(f"The image {order.image} was pulled, and is not there.", code="pull")
@@ -336,13 +337,20 @@ class Docker(Written):
 
 
 class Throttled:
-    """An engine says hundreds of times a second how far it has come."""
+    """An engine says hundreds of times a second how far it has come. The last of it is always said."""
 
     def __init__(self, say: Callable[[Event], None]) -> None:
         self._say, self._said_at = say, float("-inf")
+        self._unsaid: PullProgressed | None = None
 
     def __call__(self, pulled_bytes: int, total_bytes: int | None) -> None:
+        self._unsaid = PullProgressed(pulled_bytes, total_bytes)
         now = asyncio.get_running_loop().time()
         if now - self._said_at >= PULL_SHOWN_S:
             self._said_at = now
-            self._say(PullProgressed(pulled_bytes, total_bytes))
+            self.last()
+
+    def last(self) -> None:
+        if self._unsaid is not None:
+            self._say(self._unsaid)
+            self._unsaid = None

@@ -47,7 +47,7 @@ def ssh(url: str) -> list[Result]:
 
 async def _one(place: Path, url: str, key: str, host: Host) -> list[Result]:
     parcel = await asyncio.to_thread(find_or_build, place)
-    stand = Stand(place / "server", url, parcel, key)
+    stand = Stand(place / "server", url, parcel, key, log_level="warning")
     async with stand.serving():
         begun = time.perf_counter()
         await stand.apply("one", [host])

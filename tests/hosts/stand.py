@@ -74,6 +74,7 @@ class Stand:
     url: str
     parcel: Parcel
     key: str
+    log_level: str = "info"
     served: Served = field(init=False)
     session: aiohttp.ClientSession = field(init=False)
     tunnels: Tunnels = field(init=False)
@@ -85,7 +86,7 @@ class Stand:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Stand"]:
-        settings = Settings(self.home, port=0, database_url=self.url, log_level="info")
+        settings = Settings(self.home, port=0, database_url=self.url, log_level=self.log_level)
         async with running(settings, self._hands) as served:
             self.served = served
             async with aiohttp.ClientSession() as self.session:

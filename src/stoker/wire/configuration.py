@@ -24,7 +24,7 @@ from stoker.wire.env import Env, bare, filled
 from stoker.wire.fleet import FleetConfiguration
 from stoker.wire.group import Groups, nodes_of
 from stoker.wire.group import check as check_nodes
-from stoker.wire.model import Flag, Invalid, Model, Problem
+from stoker.wire.model import Flag, Invalid, Model, Problem, without_empty
 from stoker.wire.mount import Mounts
 from stoker.wire.problem import described, path_of, problems_of
 from stoker.wire.resources import Resources
@@ -170,7 +170,7 @@ class TaskConfiguration(Model):
             raise PydanticCustomError(
                 "refused", "{what}", {"what": what, "hint": f"Did you mean {near[0]}?", "at": ("type",)}
             )
-        return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
+        return without_empty(cls, given)
 
     @model_validator(mode="after")
     def _together(self) -> Self:

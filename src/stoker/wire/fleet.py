@@ -11,14 +11,15 @@ from pydantic_core import PydanticCustomError
 
 from stoker.core.block import AUTO, MAX_BLOCKS
 from stoker.core.fleet import Fleet as Policy
-from stoker.core.limits import MOST_FLEET_NODES, MOST_KEY_CHARS, MOST_KEYS, MOST_TAG_CHARS, MOST_TAGS
+from stoker.core.limits import MOST_FLEET_NODES, MOST_KEY_CHARS, MOST_KEYS
 from stoker.core.offer import SpotPolicy
 from stoker.wire.blocks import read_blocks
 from stoker.wire.duration import HINT_OFF, OFF, format_duration, parse_duration
-from stoker.wire.model import Answer, Flag, Model, Whole
+from stoker.wire.model import Answer, Flag, Model, Whole, without_empty
 from stoker.wire.problem import described
 from stoker.wire.resources import Resources, to_request
 from stoker.wire.ssh import SshConfig, at
+from stoker.wire.tag import Tags
 from stoker.wire.time import Time
 from stoker.wire.word import Name, refused
 
@@ -68,22 +69,6 @@ def _idle(value: Any) -> float | None:
     except ValueError as error:
         told = {"what": str(error), "hint": HINT_OFF}
         raise PydanticCustomError("duration", "expected a length of time: {what}", told) from None
-
-
-def read_tags(value: Any) -> dict[str, str]:
-    hint = "Write them as {team: vision, budget: q3}."
-    if not isinstance(value, dict):
-        raise refused(f"expected a map, got {described(value)}", hint)
-    if len(value) > MOST_TAGS:
-        raise refused(f"expected at most {MOST_TAGS} of them", hint)
-    for name, text in value.items():
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]{0,62}", str(name)):
-            raise refused(f"{described(name)} is no name of a tag: letters, digits, '_', '.', '/', '-'", hint)
-        if isinstance(text, bool) or not isinstance(text, str | int) or len(str(text)) > MOST_TAG_CHARS:
-            raise refused(f"{name}: expected text of at most {MOST_TAG_CHARS} characters, got {described(text)}", hint)
-        if not str(text).isprintable():
-            raise refused(f"{name}: expected text that can be printed", hint)
-    return {str(name): str(text) for name, text in value.items()}
 
 
 class FleetConfiguration(Model):
@@ -154,17 +139,7 @@ class FleetConfiguration(Model):
         description="Whether tasks may say privileged or docker, and so be root on its hosts. Unless it is said: only "
         "on the server's own host, while the server has one user.",
     )
-    tags: Annotated[
-        dict[str, str],
-        BeforeValidator(read_tags),
-        WithJsonSchema(
-            {
-                "type": "object",
-                "additionalProperties": {"type": "string", "maxLength": MOST_TAG_CHARS},
-                "description": "Your own words, to find it by: {team: vision}.",
-            }
-        ),
-    ] = Field(default_factory=dict)
+    tags: Tags = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -172,7 +147,7 @@ class FleetConfiguration(Model):
         """A key without a value is not given; nodes have to be said, except of the one host that is there."""
         if not isinstance(given, dict):
             return given
-        given = {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
+        given = without_empty(cls, given)
         backends = given.get("backends")
         if "ssh_config" in given:
             for key in (one for one in OF_PROVIDERS if one in given):

@@ -1,7 +1,7 @@
 """What every model that crosses a process border has in common, and how errors cross it."""
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
@@ -12,6 +12,11 @@ class Model(BaseModel):
     """Frozen; an unknown field is an error, so that a typing mistake is not silently ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def without_empty(model: type[BaseModel], said: Mapping[str, Any]) -> dict[str, Any]:
+    """A key without a value is not given; of one that there is not, people hear all the same."""
+    return {key: value for key, value in said.items() if value is not None or key not in model.model_fields}
 
 
 class Order(Model):

@@ -13,7 +13,7 @@ from stoker.core.block import AUTO, MAX_BLOCKS
 from stoker.core.limits import MOST_SSH_HOSTS
 from stoker.core.route import PORT, Hop, Route
 from stoker.wire.blocks import read_blocks
-from stoker.wire.model import Model, Whole
+from stoker.wire.model import Model, Whole, without_empty
 from stoker.wire.problem import described
 from stoker.wire.word import Path, refused
 
@@ -108,7 +108,7 @@ class SshHost(Model):
     def _from_name(cls, given: Any) -> Any:
         """A name alone is a host about which nothing else is to be said."""
         if isinstance(given, Mapping):
-            return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
+            return without_empty(cls, given)
         return {"host": _host(given)}
 
 
@@ -143,7 +143,7 @@ class SshConfig(Model):
     def _without_empty(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
+        return without_empty(cls, given)
 
     @model_validator(mode="after")
     def _each_once(self) -> "SshConfig":

@@ -9,12 +9,11 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJso
 from pydantic_core import PydanticCustomError
 
 from stoker.core.errors import UserError
-from stoker.core.limits import MOST_TAG_CHARS
 from stoker.core.quantity import parse_size
 from stoker.core.volume_facts import Kind, S
-from stoker.wire.fleet import read_tags
-from stoker.wire.model import Answer, Flag, Model, Whole
+from stoker.wire.model import Answer, Flag, Model, Whole, without_empty
 from stoker.wire.problem import described
+from stoker.wire.tag import Tags
 from stoker.wire.time import Time
 from stoker.wire.word import Name, Path, refused
 
@@ -81,17 +80,7 @@ class VolumeConfiguration(Model):
     exclusive: Flag | None = Field(
         default=None, description="One job at a time; the next one waits. A dummy one always is."
     )
-    tags: Annotated[
-        dict[str, str],
-        BeforeValidator(read_tags),
-        WithJsonSchema(
-            {
-                "type": "object",
-                "additionalProperties": {"type": "string", "maxLength": MOST_TAG_CHARS},
-                "description": "Your own words.",
-            }
-        ),
-    ] = Field(default_factory=dict)
+    tags: Tags = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -99,7 +88,7 @@ class VolumeConfiguration(Model):
         """A key without a value is not given."""
         if not isinstance(given, dict):
             return given
-        return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
+        return without_empty(cls, given)
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> "VolumeConfiguration":

@@ -20,7 +20,7 @@ from stoker.cli.printer import Printer
 from stoker.cli.run import confirm, show_numbers
 from stoker.cli.volume import apply_volume
 from stoker.client import run as runs
-from stoker.client.client import Json, Unreachable
+from stoker.client.client import Json, Refused, Unreachable
 from stoker.client.configuration import Written, alone, filled, read, unset
 from stoker.client.identity import keys_of
 from stoker.client.profile import chosen, merged
@@ -275,7 +275,7 @@ def _explaining(written: Written) -> Iterator[None]:
     except (UserError, Unreachable) as error:
         if error.code not in REFUSED and error.code not in UNASKED:
             raise
-        raise written.explained() or error from None
+        raise written.explained() or (written.located(error) if isinstance(error, Refused) else error) from None
 
 
 def _show_plan(plan: Json, configuration: Json) -> None:

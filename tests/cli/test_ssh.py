@@ -90,7 +90,9 @@ def test_what_stands_in_the_way_is_shown_and_a_host_key_that_nobody_has_seen_is_
                 break
         assert "Start sshd there, or correct the port 1" in shown
         assert real("instance", "trust", one["name"]).stdout == b""
-        assert "refuses connections" in said(real("instance", "list", "--fleet", "nowhere"))
+        header, row = said(real("instance", "list", "--fleet", "nowhere")).splitlines()
+        assert "HOST" in header and row.split()[3] == "127.0.0.1:1" and "refuses connections" in row
+        assert "hosts: [127.0.0.1]" in said(real("fleet", "get", "nowhere"))
     finally:
         assert real("fleet", "delete", "-y", "nowhere").returncode == 0
 

@@ -78,7 +78,8 @@ wrong with a profile is said with its file and line.
 
 ## Expressions
 
-In `name`, `commands`, `setup`, `env` and `working_dir` of a file or a profile, filled in by the client when it applies:
+In `name`, `commands`, `setup`, `env`, `working_dir`, `image` and `registry_auth` of a file or a profile, filled in by
+the client when it applies:
 
 | | |
 |---|---|
@@ -107,7 +108,7 @@ root), and `stoker why` says where there is none.
   command without a shell: `commands: ["/app --flag"]`.
 - **Its user** is `user`, or the one that the image names: `app`, `1000`, `app:staff`. Its `HOME` is that user's.
 - **Its network** is the host's where it has the whole machine or is one of several nodes. Otherwise it is one of its
-  own, and `ports` are reached at other ports of its host, on 127.0.0.1.
+  own, and `ports` are reached at other ports of its host, on 127.0.0.1; `stoker get RUN` says at which.
 - **Its GPUs** are those that it was given, and no others.
 - **All rights on the host**, `privileged` and `docker`, are for fleets that say `allow_privileged: true`; the server's
   own host allows them as long as the server has one user, unless its fleet says `false`.

@@ -24,7 +24,7 @@ SSH_MEANINGS: Final = {
     "hosts": ("Names or addresses, or maps with `host` and what differs for it.", _HAS_TO_BE),
     "user": ("Who logs in there.", "it has to be there, or with each host"),
     "identity_file": ("The private key without a passphrase, a file on your machine.", "the key of the project"),
-    "proxy_jump": ("The host through which the others are reached: a map with `host`.", "none"),
+    "proxy_jump": ("The host through which the others are reached: its name, or a map with `host`.", "none"),
     "network": ("The network in which they reach each other, as 10.0.0.0/16.", "as the server reaches them"),
 }
 SSH_HOST_MEANINGS: Final = {

@@ -54,11 +54,10 @@ volumes:
   - /srv/images:/images:ro  # a directory of the host
 ```
 
-A relative path begins in the job's own directory, and is for processes; in a container paths are absolute. No two may
-be at one place, and none inside of another. As root a process sees its volumes in a view of the file system that only
-it has, at any path; a directory that the host lacks there is made, empty, as long as a job needs it. Without root an
-agent can neither mount nor keep anybody from writing: a relative path is then a link, and absolute paths, `:ro`,
-`size` and `nfs` are refused in words.
+A relative path begins in the job's own directory. No two may be at one place, and none inside of another. As root a
+process sees its volumes in a view of the file system that only it has, at any path; a directory that the host lacks
+there is made, empty, as long as a job needs it. Without root an agent can neither mount nor keep anybody from writing:
+a relative path is then a link, and absolute paths, `:ro`, `size` and `nfs` are refused in words.
 
 **Directories of the host** may be mounted by admins of the server, and on the server's own host (fleet `local`) only:
 a container that runs as root would be root in them. For everybody else there are volumes.

@@ -12,7 +12,7 @@ from stoker.core.shim_task import Port
 from stoker.runner.box import find_account
 from stoker.shim.container import Bind, Plan, body, box_of, name_of
 from stoker.shim.engine import find_socket
-from stoker.shim.image import DEFAULT_REGISTRY, Image, Layers, header, registry, tagged
+from stoker.shim.image import DEFAULT_REGISTRY, Image, Layers, header, refused, registry, tagged
 from stoker.shim.limits import IMAGE_UNUSED_S
 from stoker.shim.port import Ports
 from stoker.shim.prune import Disk, to_prune
@@ -169,3 +169,20 @@ def test_what_a_container_said_and_how_it_ended() -> None:
 def test_where_the_engine_is() -> None:
     assert find_socket({"DOCKER_HOST": "unix:///x/docker.sock"}) == Path("/x/docker.sock")
     assert find_socket({"DOCKER_HOST": "tcp://10.0.0.1"}) is None or Path("/run/docker.sock").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        (': Head "http://h/v2/x/manifests/latest": no basic auth credentials.', "say registry_auth"),
+        (": pull access denied for x, repository does not exist or may require 'docker login'.", "say registry_auth"),
+        (": unauthorized: authentication required.", "say registry_auth"),
+        (". The container engine says: manifest for x:v9 not found: manifest unknown.", "its name and its tag"),
+        (": dial tcp: lookup registry-1.docker.io: no such host.", "whether its host reaches"),
+        (": no space left on device.", ""),
+    ],
+)
+def test_what_cannot_be_pulled_says_what_to_do_where_that_is_known(said: str, hint: str) -> None:
+    error = refused("x", said)
+    assert error.sentence == f"The image x cannot be pulled{said}"
+    assert hint in error.hint and bool(error.hint) is bool(hint)

@@ -76,6 +76,7 @@ class Fake:
         """Of submissions that have one of their own."""
         self.complete = True
         self.sentence = "It waits for a machine."
+        self.limit = ""
         """Why every run waits."""
         self.events: list[dict[str, Any]] = []
         """Of every run."""
@@ -209,6 +210,7 @@ class Handler(BaseHTTPRequestHandler):
                         "sentence": fake.sentence,
                         "reasons": [{"instance": "i", "name": "i-1", "sentence": "is full"}],
                         "more": 0,
+                        "limit": fake.limit,
                     },
                 )
             case "GET", ["events"]:

@@ -180,14 +180,24 @@ def test_run_takes_a_program_or_a_line(stoker: Stoker, fake: Fake) -> None:
 
 def test_flags_of_run_are_the_keys_of_a_file(stoker: Stoker, fake: Fake) -> None:
     flags = ["--cpu", "2", "--memory", "1GB", "--gpu", "1", "-e", "A=b", "-e", "MINE", "--max-duration", "1h", "--tty"]
-    more = ["--priority", "70", "--shell", "bash", "--fail-fast", "-C", ".", "-n", "x"]
+    more = ["--priority", "70", "--shell", "bash", "--fail-fast", "-C", ".", "-n", "x", "--image", "busybox"]
     assert stoker("run", "-d", *flags, *more, "--", "true", MINE="m").returncode == 0
     (told,) = sent(fake)
     parsed = wire.parse(told)
     assert parsed.env == {"A": "b", "MINE": "m"}
     assert (parsed.name, parsed.priority, parsed.shell, parsed.tty) == ("x", 70, "bash", True)
+    assert parsed.image == "busybox"
     assert (parsed.working_dir, parsed.on_no_capacity, parsed.max_duration) == (str(ROOT), "fail", 3600)
     assert told["resources"] == {"cpu": "2", "memory": "1GB", "gpu": "1"}
+
+
+def test_an_option_that_run_does_not_know_is_no_command(stoker: Stoker, fake: Fake) -> None:
+    """It was taken for the command, with all that stood behind it."""
+    told = stoker("run", "--gpus", "1", "--", "python", "train.py")
+    assert (told.returncode, sent(fake)) == (2, [])
+    assert b"No such option" in told.stderr and b"--gpus" in told.stderr and b"Did you mean" in told.stderr
+    assert stoker("run", "-d", "--", "--gpus", "1").returncode == 0
+    assert [each["commands"] for each in sent(fake)] == [["--gpus 1"]]
 
 
 def test_run_refuses_a_variable_that_the_caller_does_not_have(stoker: Stoker, fake: Fake) -> None:

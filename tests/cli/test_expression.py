@@ -22,6 +22,10 @@ def test_it_is_filled_in_everywhere_it_may_stand() -> None:
 type: task
 name: train-${{ env.X }}
 working_dir: /data/${{env.X}}
+image: team/app:${{ env.X }}
+registry_auth:
+  username: me
+  password: ${{ env.X }}
 setup:
   - pip install ${{ env.X }}
 commands:
@@ -36,6 +40,8 @@ env:
         "type": "task",
         "name": "train-v",
         "working_dir": "/data/v",
+        "image": "team/app:v",
+        "registry_auth": {"username": "me", "password": "v"},
         "setup": ["pip install v"],
         "commands": ["first v\nthen vv\n"],
         "env": {"A": "v", "B": "[a b]"},

@@ -47,6 +47,7 @@ def test_a_fleet_is_made_shown_changed_and_deleted(real: Real) -> None:
     unasked = apply(real, CLOUD)
     assert unasked.returncode == 2 and "no terminal to ask on; add -y" in said(unasked)
     assert apply(real, CLOUD, "-y").stdout == b"cloud  made\n"
+    assert real("fleet", "get", "-w", "cloud").returncode == 0, "where no machine has to come nobody waits for one"
     again = apply(real, CLOUD)
     assert (again.returncode, again.stdout) == (0, b"cloud  unchanged\n"), "where nothing changes nobody is asked"
     changed = apply(real, CLOUD.replace("0..2", "0..8"), "-y")
@@ -156,7 +157,7 @@ def test_a_machine_that_is_silent_says_for_how_long(capsys: pytest.CaptureFixtur
     one = {
         "name": "dummy-1", "status": "BUSY", "fleet": "cloud", "jobs": 1, "resources": has, "free": has,
         "cordoned": True, "draining_until": None, "health": "", "message": "", "since": "2026-05-01T12:00:00Z",
-        "unreachable_since": "2026-05-01T12:01:00Z",
+        "unreachable_since": "2026-05-01T12:01:00Z", "backend": "dummy",
     }  # fmt: skip
     show_table([one], moment.parse("2026-05-01T12:04:20Z"))
     assert "unreachable for 3m 20s; takes no new jobs" in capsys.readouterr().out

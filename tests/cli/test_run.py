@@ -94,6 +94,31 @@ def test_why_does_not_say_it_twice(stoker: Stoker, fake: Fake) -> None:
     assert stoker("why", "train").stdout.decode().splitlines() == [fake.sentence]
 
 
+def test_what_waits_for_a_container_engine_is_told_what_to_do(stoker: Stoker, fake: Fake) -> None:
+    """One who started the server without root has Docker, and reads that there is none."""
+    fake.add(run("train", **RUNNING))
+    fake.sentence, fake.limit = "train waits: it runs in a container, and i-1 has no Docker engine.", "docker"
+    first, hint = stoker("why", "train").stdout.decode().splitlines()
+    assert first == fake.sentence
+    assert "Start Docker or Podman there; only agents that are root use it." in hint
+
+
+def test_a_job_shows_where_the_ports_of_its_container_are(stoker: Stoker, fake: Fake) -> None:
+    ports = [{"inside": 8000, "on_host": 49153}, {"inside": 9000, "on_host": 49154}]
+    fake.add(run("train", jobs=[job(status="RUNNING", termination_reason=None, ports=ports)]))
+    shown = stoker("get", "train").stdout.decode()
+    assert "8000 is 127.0.0.1:49153 of its host; 9000 is 127.0.0.1:49154 of its host" in shown
+
+
+def test_who_stops_what_waited_is_not_told_that_it_had_ended_already(stoker: Stoker, fake: Fake) -> None:
+    """It ends in the very moment in which it is stopped."""
+    later = "2999-05-01T12:00:03Z"
+    fake.add(run("waited", status="TERMINATED", finished_at=later))
+    fake.add(run("old", status="DONE"))
+    lines = stoker("stop", "waited", "old").stdout.decode().splitlines()
+    assert lines == ["waited  TERMINATED", "old  TERMINATED  had ended already"]
+
+
 def test_offers_are_a_table_with_what_stands_against_them(stoker: Stoker, fake: Fake) -> None:
     has = {"cpu": 8, "memory_mb": 32768, "disk_mb": 1, "gpus": [{"name": "A100"}] * 2, "named": {}}
     good = {"backend": "dummy", "name": "a100x2", "location": "eu-1", "resources": has, "spot": True, "price": 2.5,

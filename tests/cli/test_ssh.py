@@ -1,6 +1,7 @@
 """Hosts by SSH as a person at a terminal sees them: keys that are read where they are, and keys that have changed."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def test_a_key_is_read_where_it_is_and_what_is_none_is_told_with_its_line(real: 
     file.write_text(NOWHERE)
     missing = real("apply", "-y", "-f", str(file))
     assert missing.returncode == 1
-    assert "ssh_config.identity_file: the server does not have the key id" in said(missing)
+    assert "line 5: ssh_config.identity_file: id is not there, and the server has no key by that name" in said(missing)
+    assert "`stoker project key`" in said(missing)
     (tmp_path / "id").write_text("ssh-ed25519 AAAA public")
     wrong = real("apply", "-y", "-f", str(file))
     assert "line 5: ssh_config.identity_file: id is no private key." in said(wrong)
@@ -45,6 +47,34 @@ def test_a_key_is_read_where_it_is_and_what_is_none_is_told_with_its_line(real: 
     unusable = real("apply", "-y", "-f", str(file))
     assert unusable.returncode == 1 and "id is no key that a server can use" in said(unusable)
     assert real("fleet", "get", "nowhere").returncode == 1, "nothing was made"
+
+
+@pytest.mark.parametrize("form", [["-t", "ed25519"], ["-t", "rsa", "-m", "PEM"], ["-t", "ed25519", "-m", "PKCS8"]])
+def test_a_key_with_a_passphrase_is_refused_before_it_is_sent(tmp_path: Path, form: list[str], real: Real) -> None:
+    """Nobody sits at the server who could be asked."""
+    for secret, taken in (("open sesame", False), ("", True)):
+        (tmp_path / "id").unlink(missing_ok=True)
+        subprocess.run(["ssh-keygen", "-q", *form, "-N", secret, "-f", tmp_path / "id"], check=True, input=b"y\n")
+        (tmp_path / "nowhere.yaml").write_text(NOWHERE)
+        told = said(real("apply", "--dry-run", "-f", str(tmp_path / "nowhere.yaml")))
+        assert ("line 5: ssh_config.identity_file: id has a passphrase" in told) is not taken, told
+        assert ("would be made" in told) is taken, told
+
+
+def test_a_key_in_the_home_of_nobody_is_a_mistake_in_the_file(tmp_path: Path, real: Real) -> None:
+    (tmp_path / "nowhere.yaml").write_text(NOWHERE.replace("id\n", "~nobody-at-all/id\n"))
+    told = said(real("apply", "--dry-run", "-f", str(tmp_path / "nowhere.yaml")))
+    assert "line 5: ssh_config.identity_file: ~nobody-at-all/id is in the home of nobody here" in told
+
+
+def test_what_only_the_server_knows_to_be_wrong_has_its_line_too(tmp_path: Path, real: Real) -> None:
+    for line, wrong in (
+        ("fleets: [locl]", "fleets: there is no fleet locl. Did you mean local?"),
+        ("volumes: ['nothing:here']", "volumes: there is no volume nothing."),
+    ):
+        (tmp_path / "x.yaml").write_text(f"type: task\ncommands: [x]\n{line}\n")
+        told = said(real("apply", "-y", "-f", str(tmp_path / "x.yaml")))
+        assert f"x.yaml: line 3: {wrong}" in told, told
 
 
 def test_what_stands_in_the_way_is_shown_and_a_host_key_that_nobody_has_seen_is_not(real: Real) -> None:
@@ -60,7 +90,9 @@ def test_what_stands_in_the_way_is_shown_and_a_host_key_that_nobody_has_seen_is_
                 break
         assert "Start sshd there, or correct the port 1" in shown
         assert real("instance", "trust", one["name"]).stdout == b""
-        assert "refuses connections" in said(real("instance", "list", "--fleet", "nowhere"))
+        header, row = said(real("instance", "list", "--fleet", "nowhere")).splitlines()
+        assert "HOST" in header and row.split()[3] == "127.0.0.1:1" and "refuses connections" in row
+        assert "hosts: [127.0.0.1]" in said(real("fleet", "get", "nowhere"))
     finally:
         assert real("fleet", "delete", "-y", "nowhere").returncode == 0
 

@@ -1,20 +1,27 @@
 """What the guide shows is what happens: its files are written, its commands run, and their output compared."""
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import ROOT, Real
 from tests.guide.page import Command, File, agrees, steps
+from tests.hosts import engine as engines
+from tests.hosts.engine import Engine
 from tests.hosts.land import land
 
 PAGES = sorted((ROOT / "docs" / "guide").glob("[0-9]*.md"))
 PATIENCE_S = 120.0
 EXAMPLE = "192.0.2."
 """Addresses that are nobody's, in place of those of hosts."""
+REGISTRY = "registry.example.org"
+"""A name that is nobody's, in place of a registry with a password. Whoever reads of it has a container engine."""
 
 pytestmark = pytest.mark.xdist_group("guide")
 
@@ -24,6 +31,8 @@ def real(shared_directory: Path) -> Iterator[Real]:
     """A server of the guide's own: its fleets are nobody else's, and it has the machines of `backends.yml`."""
     server = Real(shared_directory / "guide-server")
     server.home.mkdir(mode=0o711)
+    # Nobody listens there until a page needs it.
+    server.env["DOCKER_HOST"] = Engine(shared_directory / "guide-engine").host
     (server.home / "backends.yml").write_text((ROOT / "docs" / "guide" / "backends.yml").read_text())
     server.up()
     yield server
@@ -42,8 +51,12 @@ def place(shared_directory: Path, page: Path) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_guide_tells_the_truth(page: Path, place: Path, real: Real) -> None:
+def test_the_guide_tells_the_truth(page: Path, place: Path, real: Real, shared_directory: Path) -> None:
     env = {**real.env, "PATH": f"{place / 'bin'}:{real.env['PATH']}", "COLUMNS": "160"}
+    if REGISTRY in page.read_text():
+        with machine_with_engine(real, shared_directory) as registry:
+            follow([step.with_(REGISTRY, registry) for step in steps(page)], page, place, env)
+        return
     if EXAMPLE not in page.read_text():
         follow(steps(page), page, place, env)
         return
@@ -55,6 +68,26 @@ def test_the_guide_tells_the_truth(page: Path, place: Path, real: Real) -> None:
         (place / ".ssh" / "id_ed25519").write_text(ground.key.read_text())
         network = f"{ground.network}."
         follow([step.with_(EXAMPLE, network) for step in steps(page)], page, place, {**env, "HOME": str(place)})
+
+
+@contextmanager
+def machine_with_engine(real: Real, shared_directory: Path) -> Iterator[str]:
+    """With the images that the page names, for a test pulls nothing from elsewhere. Yields a registry's address."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: only an agent that is root uses a container engine")
+    with (
+        engines.engine(shared_directory / "guide-engine") as engine,
+        engines.registry(shared_directory / "guide-registry") as registry,
+    ):
+        trees = shared_directory / "guide-trees"
+        engine.make_image("busybox:latest", engines.busybox_tree(trees / "busybox"))
+        engine.make_image("scratch-with-busybox:latest", engines.scratch_tree(trees / "scratch"))
+        registry.push(engine, "busybox")
+        deadline = time.monotonic() + PATIENCE_S
+        while b'"docker": true' not in (told := real("instances", "--json").stdout):
+            assert time.monotonic() < deadline, told
+            time.sleep(0.1)
+        yield registry.address
 
 
 def follow(said: Sequence[File | Command], page: Path, place: Path, env: Mapping[str, str]) -> None:

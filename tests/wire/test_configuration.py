@@ -153,7 +153,7 @@ def test_a_key_without_a_value_is_not_given() -> None:
         ("commands: [x]", 1, "type", "it is missing", ""),
         ("type: task", 1, "commands", "it is missing", ""),
         ("type: task\ncommands: []", 2, "commands", "at least 1", ""),
-        ("type: task\ncommands: echo", 2, "commands", "expected a list, got 'echo'", ""),
+        ("type: task\ncommands: echo", 2, "commands", "expected a list, got 'echo'", 'Write ["echo"].'),
         ("type: task\ncommands:\n- a\n- b: c", 4, "commands.1", "expected text, got a map", "A colon"),
         ("type: task\ncommands: [x, '']", 2, "commands.1", "expected a command", ""),
         ("type: task\ncommands: ['a\\0b', \"a\\0b\"]", 2, "commands.1", "NUL", ""),

@@ -78,6 +78,7 @@ BASE = "type: fleet\nname: a\nbackends: [dummy]\nnodes: 2\n"
     [
         (BASE + "nods: 3", 5, "nods", "no such key", "Did you mean nodes?"),
         ("type: fleet\nname: a\nbackends: [dumy]\nnodes: 2", 3, "backends.0", "expected 'dummy' or 'local'", "dummy?"),
+        ("type: fleet\nname: a\nbackends: [ssh]\nnodes: 2", 3, "backends", "hosts of yours are named", "Write ssh"),
         ("type: fleet\nname: a\nbackends: []\nnodes: 2", 3, "backends", "at least 1", ""),
         ("type: fleet\nname: a\nbackends: [dummy]", 1, "nodes", "it is missing", "0..8"),
         ("type: fleet\nname: a\nnodes: 2", 1, "backends", "it is missing", ""),

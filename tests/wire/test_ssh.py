@@ -45,6 +45,11 @@ def test_every_key_is_understood() -> None:
     ]  # fmt: skip
 
 
+def test_a_gate_may_be_a_name_alone_as_a_host_may() -> None:
+    (route, _), *_ = ssh(BASE + "  proxy_jump: Gate.example.org").routes()
+    assert route.jump == Hop("gate.example.org", "root", 22, "")
+
+
 def test_it_is_stored_and_read_again() -> None:
     read = load_any(FULL)
     assert isinstance(read, FleetConfiguration)
@@ -68,8 +73,10 @@ def test_what_is_compared_is_a_line_a_host() -> None:
         (BASE + "  hots: [a]", 6, "ssh_config.hots", "no such key", "Did you mean hosts?"),
         (BASE.replace("h1", "{hostname: h1}"), 5, "ssh_config.hosts.0.hostname", "no such key", "Did you mean host?"),
         (BASE.replace("[h1]", "[]"), 5, "ssh_config.hosts", "at least 1", ""),
+        (BASE.replace("[h1]", "h1"), 5, "ssh_config.hosts", "expected a list, got 'h1'", 'Write ["h1"].'),
         (BASE.replace("h1", "h1, H1"), 5, "ssh_config.hosts.1", "h1 is there already, as number 1", "Name it once."),
         (BASE.replace("h1", "ann@h1"), 5, "ssh_config.hosts.0", "expected a host alone", "{host: h1, user: ann}"),
+        (BASE.replace("h1", "'h1:2222'"), 5, "ssh_config.hosts.0", "expected a host alone", "{host: h1, port: 2222}"),
         (BASE.replace("h1", "10.0.0"), 5, "ssh_config.hosts.0", "expected the name or the address", "10.0.0.7"),
         (BASE.replace("h1", "'a b'"), 5, "ssh_config.hosts.0", "expected the name or the address", "10.0.0.7"),
         (BASE.replace("h1", "-oProxyCommand=x"), 5, "ssh_config.hosts.0", "expected the name or the address", ""),
@@ -85,6 +92,7 @@ def test_what_is_compared_is_a_line_a_host() -> None:
             "10.0.0.7 is not in the network 10.1.0.0/16", "Correct one of the two",
         ),
         (BASE.replace("h1", "{host: h1, blocks: 0}"), 5, "ssh_config.hosts.0.blocks", "expected auto or 1 to", "4"),
+        (BASE + "  proxy_jump: ann@g", 6, "ssh_config.proxy_jump", "expected a host alone", "{host: g, user: ann}"),
         (BASE + "  proxy_jump: {hst: g}", 6, "ssh_config.proxy_jump.hst", "no such key", "Did you mean host?"),
         (BASE + "nodes: 2", 6, "nodes", "its hosts are named in ssh_config", "Leave it out"),
         (BASE + "backends: [dummy]", 6, "backends", "its hosts are named in ssh_config", "Leave it out"),

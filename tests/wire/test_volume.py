@@ -43,7 +43,7 @@ def test_what_follows_from_the_kind() -> None:
     ("text", "line", "key", "words"),
     [
         ("type: volume\nname: X_1", 2, "name", "expected"),
-        ("type: volume\nname: a\nsize: 8", 3, "size", "is not an amount"),
+        ("type: volume\nname: a\nsize: 8", 3, "size", "'8' is no size"),
         ("type: volume\nname: a\nsize: 1GB..2GB", 3, "size", "expected one size"),
         ("type: volume\nname: a\nkind: nfs\nserver: a b\npath: /x", 4, "server", "the name or the address of a host"),
         ("type: volume\nname: a\nkind: nfs\nserver: nas\npath: /x,y", 5, "path", "an absolute path without spaces"),

@@ -17,10 +17,10 @@ from stoker.cli.attach import Attached, Interrupts, conclude
 from stoker.cli.command import Command, F, Session, command, json_option, pass_session
 from stoker.cli.fleet import apply_fleet
 from stoker.cli.printer import Printer
-from stoker.cli.run import confirm, show_numbers
+from stoker.cli.run import confirm, hint_of, show_numbers
 from stoker.cli.volume import apply_volume
 from stoker.client import run as runs
-from stoker.client.client import Json, Unreachable
+from stoker.client.client import Json, Refused, Unreachable
 from stoker.client.configuration import Written, alone, filled, read, unset
 from stoker.client.identity import keys_of
 from stoker.client.profile import chosen, merged
@@ -103,8 +103,8 @@ def apply(
     (priority, limits, schedule, hold and others: the reference of a task lists them); other changes are refused.
     What has a schedule, or is held, is not waited for.
 
-    `${{ env.X }}` in names, commands, setup, env and working_dir is your variable X, `${{ run.args }}` the words behind
-    `--`.
+    `${{ env.X }}` in names, commands, setup, env, working_dir, image and registry_auth is your variable X,
+    `${{ run.args }}` the words behind `--`.
     """
     if file is None or stray:
         raise click.UsageError(f"Name one file with -f: stoker apply -f {stray[0] if stray else 'FILE'}")
@@ -144,7 +144,7 @@ def _worth_asking(plan: Json, configuration: Json, *, dry_run: bool, as_json: bo
         screen.show_json(plan)
     if dry_run:
         if not as_json and plan.get("why"):
-            show_numbers(plan["why"])
+            show_numbers(plan["why"] | {"limit": ""})
         return False
     if plan["action"] == "refuse":
         name = plan["name"]
@@ -156,10 +156,11 @@ def _worth_asking(plan: Json, configuration: Json, *, dry_run: bool, as_json: bo
 @command(
     "run",
     short_help="Run a command.",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
     example="""
     stoker run -- python3 -c 'print(6 * 7)'
     stoker run 'echo $STOKER_RUN_NAME | rev'        # one argument is a line for the shell
+    stoker run --image alpine -- cat /etc/os-release
     stoker run --name train --gpu 1 -e HF_TOKEN -e PATH -C . -d -- python train.py
     """,
 )
@@ -169,6 +170,7 @@ def _worth_asking(plan: Json, configuration: Json, *, dry_run: bool, as_json: bo
 @click.option("--cpu", metavar="N", help="CPUs, at least.")
 @click.option("--memory", metavar="SIZE", help="At least, e.g. 8GB.")
 @click.option("--gpu", metavar="GPU", help="E.g. 1, A100:2, 24GB..")
+@click.option("--image", metavar="IMAGE", help="Run it in a container of this image.")
 @click.option("-v", "--volume", metavar="NAME:/PATH", multiple=True, help="What it finds where; :ro only to read.")
 @click.option("--shell", metavar="SHELL", help="sh unless you say.")
 @click.option("--tty", is_flag=True, help="Give it a terminal: progress bars, colours.")
@@ -275,7 +277,7 @@ def _explaining(written: Written) -> Iterator[None]:
     except (UserError, Unreachable) as error:
         if error.code not in REFUSED and error.code not in UNASKED:
             raise
-        raise written.explained() or error from None
+        raise written.explained() or (written.located(error) if isinstance(error, Refused) else error) from None
 
 
 def _show_plan(plan: Json, configuration: Json) -> None:
@@ -288,7 +290,9 @@ def _show_plan(plan: Json, configuration: Json) -> None:
         changes = [f"  {one['key']}: {_said(one['old'])} -> {_said(one['new'])}" for one in plan.get("changes", ())]
         screen.note("\n".join([f"{title}: {plan['sentence']}", *changes]))
         return
-    screen.note("\n".join([f"{title}: {plan['sentence']}", *(f"  {line}" for line in lines[:MOST_SHOWN]), *more]))
+    hint = [said] if (said := hint_of(plan.get("why") or {})) else []
+    shown = (f"  {line}" for line in (*hint, *lines[:MOST_SHOWN]))
+    screen.note("\n".join([f"{title}: {plan['sentence']}", *shown, *more]))
 
 
 def _said(value: Any) -> str:

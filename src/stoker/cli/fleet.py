@@ -175,5 +175,17 @@ def money(amount: float) -> str:
 
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {_plain(one)}" for key, one in value.items())
+        return ", ".join(f"{key}: {_within(one)}" for key, one in value.items())
     return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)
+
+
+def _within(value: Any) -> str:
+    """Below a key: what has parts has brackets around them, and a host of which nothing else is said is its name."""
+    match value:
+        case {"host": host, **more} if not more:
+            return str(host)
+        case dict():
+            return f"{{{_plain(value)}}}"
+        case list():
+            return f"[{', '.join(map(_within, value))}]"
+    return str(value)

@@ -22,9 +22,9 @@ def watch(session: Session, name: str) -> None:
                 if (one["id"], line) not in said:
                     said.add((one["id"], line))
                     screen.note(f"{place_of(one)}: {line}")
-        wanted = len(_hosts(client.get(client.at("fleets", name))))
+        wanted = _wanted(client.get(client.at("fleets", name)))
         up = sum(one["status"] in UP for one in instances)
-        if instances and up == len(instances) and up >= wanted:
+        if up == len(instances) and up >= wanted:
             return
         time.sleep(LOOK_S)
 
@@ -51,6 +51,8 @@ def _lines(one: Json) -> Iterator[str]:
         yield "up"
 
 
-def _hosts(fleet: Json) -> list[Json]:
-    found: list[Json] = fleet["spec"].get("ssh_config", {}).get("hosts", [])
-    return found
+def _wanted(fleet: Json) -> int:
+    """How many machines it has at any time; of one that only grows when it has to, that is none."""
+    if hosts := fleet["spec"].get("ssh_config", {}).get("hosts"):
+        return len(hosts)
+    return int(str(fleet["spec"].get("nodes", 1)).partition("..")[0] or 0)

@@ -13,6 +13,7 @@ from stoker.client.client import Json
 from stoker.core import phrase
 
 HEADERS = ("NAME", "STATUS", "FLEET", "JOBS", "FREE CPU", "FREE MEMORY", "FREE GPU", "SINCE", "MESSAGE")
+SSH, HOST_AT = "ssh", 3
 SPARE = ("SINCE", "FLEET", "JOBS", "MESSAGE")
 NONE = "There are no instances; `stoker up` makes one of this machine."
 
@@ -116,14 +117,23 @@ def delete(session: Session, name: str, force: bool, yes: bool, as_json: bool) -
     _told(one, as_json, "leaves")
 
 
-@instance.command("trust", example="stoker instance trust ssh-9c41ab")
+@instance.command(
+    "trust",
+    example="""
+    stoker instance trust ssh-9c41ab                   # shows it, and asks where it has changed
+    stoker instance trust ssh-9c41ab --key SHA256:…    # this one alone, as the host itself tells it
+    """,
+)
 @name_argument
 @click.option("--key", metavar="SHA256:…", help="Take this one and no other, without a question.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
 @pass_session
 def trust(session: Session, name: str, key: str | None, yes: bool, as_json: bool) -> None:
-    """Show the host keys by which a host of yours is known, and take a changed one for its own."""
+    """Show the host keys of a host of yours; take a changed one.
+
+    The key that a host shows when it is met first is trusted from then on, and any other is refused until somebody says
+    that the host was set up anew."""
     at = session.client.at("instances", name)
     known = session.client.get(f"{at}/keys")["items"]
     for one in [one for one in known if one["offered"] and key in (None, one["offered"])]:
@@ -171,7 +181,14 @@ def _list(session: Session, fleet: str | None, every: bool, as_json: bool) -> No
 
 
 def show_table(found: Iterable[Json], now: float) -> None:
-    screen.out(screen.table(HEADERS, [_row(one, now) for one in found], spare=SPARE))
+    found = list(found)
+    headers, rows = list(HEADERS), [list(_row(one, now)) for one in found]
+    if any(one["backend"] == SSH for one in found):
+        # People know hosts of theirs by the names that they gave them.
+        headers.insert(HOST_AT, "HOST")
+        for one, row in zip(found, rows, strict=True):
+            row.insert(HOST_AT, one["location"] if one["backend"] == SSH else "")
+    screen.out(screen.table(headers, rows, spare=SPARE))
 
 
 def _show(session: Session, name: str, as_json: bool) -> None:
@@ -182,6 +199,8 @@ def _show(session: Session, name: str, as_json: bool) -> None:
     now = session.now()
     rows = [*zip((header.lower() for header in HEADERS), _row(one, now), strict=True)]
     rows += [("id", one["id"]), ("blocks", f"{one['blocks'] - one['blocks_free']} of {one['blocks']} in use")]
+    engine = "its container engine answers" if one["resources"]["docker"] else "no container engine answers its agent"
+    rows += [("containers", engine if one["launched_at"] else "")]
     rows += [("health", one["health"] or "nothing is known to be wrong")]
     if one["offer"]:
         rows += [("offer", f"{one['offer']} at {one['backend']}/{one['location']}{' (spot)' if one['spot'] else ''}")]

@@ -1,6 +1,7 @@
 """One run: `get`, `why`, `stop`, `retry`, `wait`, `delete`."""
 
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 
 import click
@@ -23,6 +24,7 @@ from stoker.core.errors import NotFound, StokerError, Unavailable, UserError
 SHOWN_REPLICAS = 20
 LEAST_PENALTY = 0.05
 """Less is not worth a word."""
+NO_ENGINE = "Start Docker or Podman there; only agents that are root use it. `stoker instance get` says if one answers."
 runs_argument = click.argument("runs", metavar="RUN...", nargs=-1, shell_complete=complete_run, callback=known_form)
 
 
@@ -84,7 +86,7 @@ def show(run: Json, now: float) -> None:
                 job.get("instance_name") or job["instance"],
                 lasted(job, now),
                 exit_of(job),
-                job["message"] or job["termination_reason"],
+                "; ".join(filter(None, (*ports(job), job["message"] or job["termination_reason"]))),
             )
             for job in jobs
         ]
@@ -92,6 +94,12 @@ def show(run: Json, now: float) -> None:
         screen.out(screen.table(headers, rows, spare=("SUBMISSION", "TOOK", "INSTANCE")))
     if len(jobs) < (run.get("counts") or {}).get("total", 0):
         screen.note(f"These are the first {len(jobs)}; `stoker ps -a --replicas` shows each job.")
+
+
+def ports(job: Json) -> Iterator[str]:
+    """Where what its container listens on is reached."""
+    for port in job.get("ports", ()):
+        yield f"{port['inside']} is 127.0.0.1:{port['on_host']} of its host"
 
 
 def _told(time: str | None, now: float) -> str:
@@ -141,7 +149,16 @@ def show_why(told: Json) -> None:
     show_numbers(told)
 
 
+def hint_of(told: Json) -> str:
+    """What to do about it, where that is not in the sentence."""
+    from stoker.core.block import ENGINE
+
+    return NO_ENGINE if told.get("limit") == ENGINE else ""
+
+
 def show_numbers(told: Json) -> None:
+    if hint := hint_of(told):
+        screen.out(f"  {hint}")
     if told.get("place"):
         next_try = f"; tried again {told['next']}" if told.get("next") else ""
         screen.out(f"  {told['place']} of {told['waiting']} in the queue{next_try}")
@@ -183,6 +200,7 @@ def stop(session: Session, runs: tuple[str, ...], everything: bool, abort: bool,
 
     if everything == bool(runs):
         raise click.UsageError("Name the runs to stop, or say --all.")
+    asked_at = session.now()
     if everything:
         confirm(f"Stop all unfinished runs of project {session.config.project}?", yes)
         stopped = run.stop_all(session.client, abort=abort)
@@ -195,8 +213,9 @@ def stop(session: Session, runs: tuple[str, ...], everything: bool, abort: bool,
     if not stopped:
         screen.note("There was nothing to stop.")
     for each in stopped:
-        late = "  had ended already" if run.finished(each) else ""
-        screen.out(f"{each['name']}  {screen.state(each['status'])}{late}")
+        # What waits ends in the very moment in which it is stopped.
+        late = run.finished(each) and bool(ended := each["finished_at"]) and moment.parse(ended) < asked_at
+        screen.out(f"{each['name']}  {screen.state(each['status'])}{'  had ended already' if late else ''}")
 
 
 @command(

@@ -7,7 +7,7 @@ may be sent twice, and those that create something carry a key by which the serv
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final
@@ -36,6 +36,14 @@ class Denied(UserError):
     """The token is missing, wrong or has expired, or it does not allow this."""
 
     code = "denied"
+
+
+class Refused(UserError):
+    """The server names what is wrong with what was sent, key by key; the lines of a file it does not know."""
+
+    def __init__(self, sentence: str, *, problems: Sequence[Json], hint: str = "", code: str = "") -> None:
+        super().__init__(sentence, hint=hint, code=code)
+        self.problems = tuple(problems)
 
 
 @dataclass(frozen=True)
@@ -225,7 +233,7 @@ def _broken_off(url: str, error: Exception) -> Unreachable:
 
 def error_of(reply: Reply) -> StokerError:
     """The error that an answer means."""
-    code, message, hint = _told(reply)
+    code, message, hint, problems = _told(reply)
     status = reply.status
     if status == 401:
         return Denied(
@@ -242,19 +250,22 @@ def error_of(reply: Reply) -> StokerError:
         )
     if status >= 500:
         return Broken(message or f"The server failed ({status}).", hint=hint or "Its log says why.", code=code)
+    if problems and status in (400, 422):
+        return Refused(message, problems=problems, hint=hint, code=code)
     kind = {404: NotFound, 409: Conflict, 410: Gone}.get(status, UserError)
     return kind(message or f"The server refused it ({status}).", hint=hint, code=code)
 
 
-def _told(reply: Reply) -> tuple[str, str, str]:
+def _told(reply: Reply) -> tuple[str, str, str, list[Json]]:
     try:
         error = json.loads(reply.body)["error"]
-        others = [_problem(each) for each in error.get("problems", ())][1:]
+        problems = list(error.get("problems", ()))
+        others = [_problem(each) for each in problems][1:]
         hint = "\n  ".join(filter(None, (str(error.get("hint", "")), *others)))
-        return str(error.get("code", "")), str(error["message"]), hint
+        return str(error.get("code", "")), str(error["message"]), hint, problems
     except (ValueError, KeyError, TypeError, AttributeError):
         # A proxy in between has its own way of saying no.
-        return "", "", ""
+        return "", "", "", []
 
 
 def _problem(told: Json) -> str:

@@ -5,11 +5,11 @@ file is only read here, merged with a profile and filled in; when the server ref
 same models are asked here, where the lines are known.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stoker.client.client import Json
+from stoker.client.client import Json, Refused
 from stoker.client.expression import Filler
 from stoker.client.profile import Profile, merged
 from stoker.core.errors import UserError
@@ -57,18 +57,27 @@ class Written:
         try:
             parse_any(self.given)
         except Invalid as error:
-            placed = [(self.place(_path(problem.key)), problem) for problem in error.problems]
-            order = {source.where: number for number, source in enumerate(self.sources)}
-            placed.sort(key=lambda one: (order.get(one[0][0], -1), one[0][1]))
-            told = [
-                f"{where}: {problem.model_copy(update={'line': line})}.{f' {problem.hint}' if problem.hint else ''}"
-                for (where, line), problem in placed
-            ]
-            return UserError("\n       ".join(told), code=error.code)
+            return self._located(((one.key, one.message, one.hint) for one in error.problems), error.code)
         except UserError as error:
             where, _ = self.place(())
             return UserError(f"{where}: {error.sentence}", hint=error.hint, code=error.code)
         return None
+
+    def located(self, error: Refused) -> UserError:
+        """The same, with lines: what only the server can know to be wrong."""
+        told = (
+            # In a request it stands one level deeper.
+            (str(one["key"]).removeprefix("configuration."), str(one["message"]), str(one.get("hint", "")))
+            for one in error.problems
+        )
+        return self._located(told, error.code)
+
+    def _located(self, problems: Iterable[tuple[str, str, str]], code: str) -> UserError:
+        order = {source.where: number for number, source in enumerate(self.sources)}
+        placed = [(self.place(_path(key)), f"{key}: {what}. {hint}") for key, what, hint in problems]
+        placed.sort(key=lambda one: (order.get(one[0][0], -1), one[0][1]))
+        told = (f"{where}: line {line}: {said}".replace(": : ", ": ").rstrip() for (where, line), said in placed)
+        return UserError("\n       ".join(told), code=code)
 
 
 def read(

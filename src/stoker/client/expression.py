@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-FILLED: Final = ("name", "commands", "setup", "env", "working_dir")
+FILLED: Final = ("name", "commands", "setup", "env", "working_dir", "image", "registry_auth")
 """Keys below which expressions are looked for."""
 IN_SHELL: Final = ("commands", "setup")
 """Below these, words are quoted for the shell."""

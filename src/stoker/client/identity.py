@@ -1,5 +1,6 @@
 """Private keys that a fleet's file names: read here, where they are, and sent with it to be kept sealed."""
 
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from stoker.core.limits import MOST_KEY_CHARS
 
 CONFIG = "ssh_config"
 KEY = "identity_file"
+OPENSSH = b"openssh-key-v1\0"
+WITHOUT = (
+    "Make one without (ssh-keygen -t ed25519 -N '' -f ~/.ssh/stoker), or leave identity_file out: then it is the "
+    "project's, which `stoker project key` prints."
+)
 
 
 def keys_of(configuration: Json, written: Written, directory: Path) -> dict[str, str]:
@@ -23,6 +29,8 @@ def keys_of(configuration: Json, written: Written, directory: Path) -> dict[str,
             private = (directory / Path(name).expanduser()).read_text(encoding="ascii")
         except FileNotFoundError:
             continue
+        except RuntimeError:
+            raise written.refuse(path, f"{name} is in the home of nobody here", "Name the private key.") from None
         except (OSError, ValueError) as error:
             said = error.strerror if isinstance(error, OSError) else "it is no text"
             raise written.refuse(path, f"{name} cannot be read: {said}", "Name the private key.") from None
@@ -36,7 +44,20 @@ def _checked(private: str, name: str, path: tuple[str | int, ...], written: Writ
         hint = f"Did you mean {private_name}?" if private_name != name else "Name a file that ssh-keygen has made."
         refused: UserError = written.refuse(path, f"{name} is no private key", hint)
         raise refused
+    if _locked(private):
+        raise written.refuse(path, f"{name} has a passphrase, and the server has nobody to ask for it", WITHOUT)
     return private
+
+
+def _locked(private: str) -> bool:
+    """By what is written in the open: in the old format a line, in the new one the name of the cipher."""
+    if "ENCRYPTED" in private:
+        return True
+    inside = "".join(line for line in private.splitlines() if not line.startswith("-----"))
+    try:
+        return OPENSSH in (start := b64decode(inside[:64])) and not start.startswith(OPENSSH + b"\0\0\0\4none")
+    except ValueError:
+        return False
 
 
 def _named(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:

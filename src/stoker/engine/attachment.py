@@ -58,7 +58,7 @@ class VolumePerformers:
                     )
                 )  # fmt: skip
         except (UserError, Refused) as error:
-            return _said(volume, ProvisionFailed(error.sentence))
+            return _said(volume, ProvisionFailed(str(error)))
         return _said(volume, Provisioned())
 
     async def wait(self, errand: Errand, effect: AwaitVolume) -> Change:
@@ -67,7 +67,7 @@ class VolumePerformers:
             if not await self._disks_of(volume).ready(volume.id):
                 raise Unavailable("Its provider is still making it.", retry_after_s=LOOK_S)
         except Refused as error:
-            return _said(volume, ProvisionFailed(error.sentence))
+            return _said(volume, ProvisionFailed(str(error)))
         return _said(volume, Provisioned())
 
     async def remove(self, errand: Errand, effect: RemoveVolume) -> Change:

@@ -54,7 +54,6 @@ class Login:
     """The user who may reach the agents' sockets, where that is not their own; nothing: nobody else."""
     systemd: bool
     cron: bool
-    docker: bool
     uid: int
     machine: str
 
@@ -104,7 +103,7 @@ class Installer:
             step.say(_kept(kept, found, made.digest))
         async with progress.step(READ) as step:
             info = await self._info(id, address, token)
-            step.say(f"{info.cpus:g} CPU, {info.memory_mb / 1024:.1f} GB of memory, {len(info.gpus)} GPUs")
+            step.say(_has(info))
             ip = address_of(host.route, info)
         project_id = info.project_id
         way = Way(f"{SSH}:{address}", token, ip, one_project=not info.root, project_id=project_id)  # type: ignore[arg-type]
@@ -167,7 +166,6 @@ class Installer:
             door=str(uid) if sudo else "",
             systemd=root and "systemd" in told,
             cron="crontab" in told,
-            docker="docker" in told or "podman" in told,
             uid=uid,
             machine=told["machine"],
         )
@@ -252,8 +250,12 @@ async def _start(login: Login, made: Parcel, owner: str) -> tuple[str, str, str]
 
 def _known(login: Login, found: Found) -> str:
     who = "root by sudo" if login.sudo else "root" if login.root else "a plain user: it serves one project"
-    runtime = "Docker is there" if login.docker else "no Docker: jobs are processes"
-    return f"{who}; {runtime}; {found.free_kb / 1024 / 1024:.1f} GB free"
+    return f"{who}; {found.free_kb / 1024 / 1024:.1f} GB free"
+
+
+def _has(info: HostInfo) -> str:
+    engine = f"a container engine ({info.docker})" if info.docker else "no container engine answers: jobs are processes"
+    return f"{info.cpus:g} CPU, {info.memory_mb / 1024:.1f} GB of memory, {len(info.gpus)} GPUs; {engine}"
 
 
 def _kept(kept: str, found: Found, digest: str) -> str:

@@ -1,12 +1,12 @@
-"""How far the images of jobs have come, as their hosts say it to this replica. Kept in memory: it is out of date in a
-moment, and of no use to anybody once the job runs."""
+"""What hosts say to this replica of containers of jobs: how far an image has come, then where its ports are reached.
+Kept in memory: the first is out of date in a moment, the second is said again when a host is looked at as a whole."""
 
 from typing import NamedTuple
 from uuid import UUID
 
 from stoker.core.phrase import amount
 from stoker.core.shim_task import S
-from stoker.wire.shim import TaskInfo
+from stoker.wire.shim import PortInfo, TaskInfo
 
 MB = 1024 * 1024
 
@@ -27,12 +27,20 @@ class Pull(NamedTuple):
 class Pulls:
     def __init__(self) -> None:
         self._by_job: dict[UUID, Pull] = {}
+        self._ports: dict[UUID, tuple[PortInfo, ...]] = {}
 
     def heard(self, run_id: UUID, task: TaskInfo) -> None:
         if task.state is S.PULLING and not task.ending:
             self._by_job[task.id] = Pull(run_id, task.pulled_bytes, task.pull_total_bytes)
         else:
             self._by_job.pop(task.id, None)
+        if task.state is S.RUNNING and task.ports and not task.ending:
+            self._ports[task.id] = task.ports
+        else:
+            self._ports.pop(task.id, None)
+
+    def ports_of(self, job: UUID) -> tuple[PortInfo, ...]:
+        return self._ports.get(job, ())
 
     def of_job(self, id: UUID) -> str:
         found = self._by_job.get(id)

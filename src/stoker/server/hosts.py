@@ -60,5 +60,9 @@ async def write_hosts(
 def _missing(said: SshConfig, name: str) -> Problem:
     path = next(path for path, one in said.identities() if one == name)
     key = ".".join(("ssh_config", *map(str, path)))
-    hint = "`stoker apply` sends the file that is called so where you are; over HTTP it belongs in `keys`."
-    return Problem(key=key, message=f"the server does not have the key {name}", hint=hint)
+    hint = (
+        "Name your private key, or leave identity_file out: then it is the project's, which `stoker project key` "
+        "prints. Over HTTP keys belong in `keys`."
+    )
+    message = f"{name} is not there, and the server has no key by that name from before"
+    return Problem(key=key, message=message, hint=hint)

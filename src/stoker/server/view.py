@@ -72,10 +72,13 @@ def run_of(listed: Listed, access: Access, jobs: Iterable[ListedJob] = ()) -> Ru
 
 
 def with_pulls(run: Run, pulls: Pulls) -> Run:
-    """What it waits for besides, where its image comes just now."""
+    """What it waits for besides, where its image comes just now; and where its containers are reached."""
+    jobs = tuple(
+        job.model_copy(update={"message": pulls.of_job(job.id) or job.message, "ports": pulls.ports_of(job.id)})
+        for job in run.jobs
+    )
     if not (said := pulls.of_run(run.id)):
-        return run
-    jobs = tuple(job.model_copy(update={"message": pulls.of_job(job.id) or job.message}) for job in run.jobs)
+        return run.model_copy(update={"jobs": jobs})
     message = "; ".join(part for part in (run.status_message, said) if part)
     return run.model_copy(update={"status_message": message, "jobs": jobs})
 

@@ -15,6 +15,16 @@ DEFAULT_REGISTRY: Final = "https://index.docker.io/v1/"
 _HERE: Final = ("Already exists", "Pull complete")
 _DONE: Final = ("Download complete", "Extracting", "Verifying Checksum", *_HERE)
 
+_HINTS: Final = (
+    # Registries do not tell who has no password whether there is such an image.
+    (
+        ("credentials", "unauthorized", "denied", "forbidden"),
+        "Look at its name, and say registry_auth with the username and the password that its registry wants.",
+    ),
+    (("not found", "manifest unknown", "unknown manifest", "no matching manifest"), "Look at its name and its tag."),
+    (("dial tcp", "no such host", "timeout", "refused"), "Look whether its host reaches that registry."),
+)
+
 Progress = Callable[[int, int | None], None]
 
 
@@ -83,7 +93,7 @@ async def pull(
                 except StopAsyncIteration:
                     return
                 if "error" in line:
-                    raise Broken(f"The image {name} cannot be pulled: {line['error']}.", code="pull")
+                    raise refused(name, f": {str(line['error']).rstrip('.')}.")
                 layers.heard(line)
                 progress(layers.pulled_bytes, layers.total_bytes)
     except TimeoutError:
@@ -96,10 +106,17 @@ async def pull(
     except StokerError as error:
         if error.code != "engine":
             raise
-        raise Broken(f"The image {name} cannot be pulled. {error.sentence}", code="pull") from error
+        raise refused(name, f". {error.sentence}") from error
     finally:
         # The engine stops pulling when nobody listens any more.
         await lines.aclose()  # type: ignore[attr-defined]
+
+
+def refused(name: str, said: str) -> Broken:
+    """What the engine says of it, and what that means: it has words of its own for who is not let in."""
+    lower = said.lower()
+    hint = next((hint for words, hint in _HINTS if any(word in lower for word in words)), "")
+    return Broken(f"The image {name} cannot be pulled{said}", hint=hint, code="pull")
 
 
 class Layers:

@@ -368,4 +368,5 @@ def _ago_s(result: Result, now: float) -> float:
 
 
 def _sentence(error: Exception) -> str:
-    return error.sentence if isinstance(error, StokerError) else str(error) or type(error).__name__
+    """With what to do about it: people read it as the message of their job."""
+    return str(error) or type(error).__name__

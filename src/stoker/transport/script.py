@@ -14,7 +14,7 @@ echo "machine=$(uname -m)"
 echo "home=$HOME"
 if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true >/dev/null 2>&1; then echo sudo=1; fi
 if [ -d /run/systemd/system ] && command -v systemctl >/dev/null 2>&1; then echo systemd=1; fi
-for program in tar crontab docker podman; do
+for program in tar crontab; do
   if command -v "$program" >/dev/null 2>&1; then echo "$program=1"; fi
 done
 """
@@ -38,17 +38,18 @@ for layer in "$base"/bundle/layers/*/; do
   if [ -d "$layer" ]; then layer=${layer%/}; echo "layer=${layer##*/}"; fi
 done
 pid=$(cat "$base/shim/pid" 2>/dev/null)
-if [ -n "$pid" ] && grep -q stoker.shim "/proc/$pid/cmdline" 2>/dev/null; then echo "pid=$pid"; fi
+if [ -n "$pid" ] && grep -qF "$base/shim" "/proc/$pid/cmdline" 2>/dev/null; then echo "pid=$pid"; fi
 exit 0
 """
-"""What lies where our agents belong. $1: their directory."""
+"""What lies where our agents belong. $1: their directory. A shim is known by the home that it was started with: after a
+reboot its number may be that of another one."""
 
 START: Final = """\
 #!/bin/sh
 # Starts the agent of Stoker on this host, unless it runs. Written anew whenever it is installed.
 base={base}
 pid=$(cat "$base/shim/pid" 2>/dev/null)
-if [ -n "$pid" ] && grep -q stoker.shim "/proc/$pid/cmdline" 2>/dev/null; then exit 0; fi
+if [ -n "$pid" ] && grep -qF "$base/shim" "/proc/$pid/cmdline" 2>/dev/null; then exit 0; fi
 cd / || exit 1
 umask 077
 {command} </dev/null >>"$base/shim.log" 2>&1 &
@@ -78,7 +79,7 @@ WantedBy=multi-user.target
 _STOP: Final = """\
 shim() {
   pid=$(cat "$base/shim/pid" 2>/dev/null || true)
-  [ -n "$pid" ] && grep -q stoker.shim "/proc/$pid/cmdline" 2>/dev/null
+  [ -n "$pid" ] && grep -qF "$base/shim" "/proc/$pid/cmdline" 2>/dev/null
 }
 rest() {
   sleep 0.1 2>/dev/null || sleep 1

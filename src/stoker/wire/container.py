@@ -41,8 +41,8 @@ _USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_
 
 def _image(text: str) -> str:
     if not _REFERENCE.fullmatch(text):
-        lower = text.lower()
-        hint = f"Did you mean {lower}?" if lower != text and _REFERENCE.fullmatch(lower) else _IMAGE_HINT
+        meant = text.rpartition("://")[2].lower()
+        hint = f"Did you mean {meant}?" if meant != text and _REFERENCE.fullmatch(meant) else _IMAGE_HINT
         raise refused(f"expected the name of an image, got {described(text)}", hint)
     return text
 
@@ -51,6 +51,14 @@ def _python(text: str) -> str:
     if not _PYTHON.fullmatch(text):
         raise refused(f"expected a version of Python, got {described(text)}", 'For example "3.12".')
     return text
+
+
+def _port(value: Any) -> Any:
+    """As `docker run` has them, with one of the host before it, they are not: which one that is turns out."""
+    if isinstance(value, str) and (pair := re.fullmatch(r"[\d.:]*:(\d{1,5})(/tcp)?", value, re.A)):
+        hint = f"Write {pair[1]}: its port on the host is chosen when it starts."
+        raise refused(f"expected a port of the container, got {described(value)}", hint)
+    return value
 
 
 def _user(text: str) -> str:
@@ -88,7 +96,8 @@ Entrypoint = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 Ports = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=65_535)], ...], Field(strict=False, min_length=1, max_length=MOST_PORTS)
+    tuple[Annotated[int, Field(ge=1, le=65_535), BeforeValidator(_port)], ...],
+    Field(strict=False, min_length=1, max_length=MOST_PORTS),
 ]
 
 

@@ -63,6 +63,12 @@ def _nodes(value: Any) -> Any:
     return Nodes(least=least, most=most)
 
 
+def _backends(value: Any) -> Any:
+    if isinstance(value, list | tuple) and "ssh" in value:
+        raise refused("hosts of yours are named in ssh_config", "Write ssh_config instead of backends.")
+    return value
+
+
 def _idle(value: Any) -> float | None:
     try:
         return parse_duration(value)
@@ -89,7 +95,9 @@ class FleetConfiguration(Model):
     type: Literal["fleet"]
     name: Name
     backends: Annotated[
-        tuple[Literal["dummy", "local"], ...], Field(strict=False, min_length=1, description="Where its machines are.")
+        tuple[Literal["dummy", "local"], ...],
+        BeforeValidator(_backends),
+        Field(strict=False, min_length=1, description="Where its machines are."),
     ] = ()
     ssh_config: SshConfig | None = Field(default=None, description="Hosts of yours that it is made of.")
     nodes: Annotated[

@@ -7,6 +7,7 @@ from pydantic import Field
 from stoker.core.job_facts import S as JobStatus
 from stoker.core.reason import JobReason
 from stoker.wire.model import Answer
+from stoker.wire.shim import PortInfo
 from stoker.wire.time import Time
 
 
@@ -22,6 +23,7 @@ class Job(Answer):
     exit_signal: int | None = None
     instance: UUID | None = Field(default=None, description="Where it runs or ran.")
     instance_name: str | None = Field(default=None, examples=["local-9c41ab"])
+    ports: tuple[PortInfo, ...] = Field(default=(), description="Of its host, on 127.0.0.1, while its container runs.")
     submitted_at: Time
     started_at: Time | None = None
     finished_at: Time | None = None

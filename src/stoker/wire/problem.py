@@ -1,5 +1,6 @@
 """What is wrong with something that a person wrote: where, what was expected, and the nearest valid name."""
 
+import json
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -58,6 +59,9 @@ def _told(error: Mapping[str, Any], path: Sequence[str | int], model: type[BaseM
         return str(error["msg"]), str(context["hint"])
     if kind in _EXPECTED:
         hint = _COLON if kind == "string_type" and isinstance(given, Mapping) else ""
+        if kind in ("list_type", "tuple_type") and got and isinstance(given, str | int):
+            # One thing alone, where there may be several.
+            hint = f"Write [{json.dumps(given, ensure_ascii=False)}]." if len(str(given)) <= SHOWN else ""
         return f"expected {_EXPECTED[kind].format(**context)}{got}", hint
     message = str(error["msg"])
     return message[:1].lower() + message[1:], ""

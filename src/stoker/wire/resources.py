@@ -12,6 +12,7 @@ from stoker.core.gpu import VENDORS, parse_gpu
 from stoker.core.quantity import parse_number, parse_size
 from stoker.core.resources import Request, parse_request
 from stoker.wire.model import Model
+from stoker.wire.problem import described
 from stoker.wire.word import refused
 
 
@@ -39,9 +40,13 @@ def _gpu(value: Any) -> object:
 
 def _one_size(value: Any) -> object:
     """Not a range: nothing chooses."""
-    size = parse_size(value, "shm_size")
+    hint = "Write it as 512MB or 8GB."
+    try:
+        size = parse_size(value, "shm_size")
+    except UserError:
+        raise UserError(f"{described(value)} is no size.", hint=hint) from None
     if not isinstance(value, str) or ".." in value or size.lo <= 0:
-        raise UserError("expected one size.", hint="Write it as 512MB or 8GB.")
+        raise UserError("expected one size.", hint=hint)
     return size
 
 

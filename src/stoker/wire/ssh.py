@@ -18,7 +18,8 @@ from stoker.wire.problem import described
 from stoker.wire.word import Path, refused
 
 HOST_HINT: Final = "Write a name or an address: gpu-1.example.org, 10.0.0.7."
-_HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
+_HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
+_WITH_PORT: Final = re.compile(rf"({_HOST.pattern}):(\d{{1,5}})")
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
 
 
@@ -32,6 +33,9 @@ def _host(value: Any) -> Any:
     if "@" in value:
         user, _, host = value.rpartition("@")
         raise refused(f"expected a host alone, got {described(value)}", f"Write {{host: {host}, user: {user}}}.")
+    if with_port := _WITH_PORT.fullmatch(value):
+        host, port = with_port.groups()
+        raise refused(f"expected a host alone, got {described(value)}", f"Write {{host: {host}, port: {port}}}.")
     if not _HOST.fullmatch(value) or ".." in value or value.replace(".", "").isdecimal():
         raise refused(f"expected the name or the address of a host, got {described(value)}", HOST_HINT)
     return value.lower()
@@ -73,6 +77,13 @@ Identity = Annotated[
 ]
 
 
+class _OrName:
+    """For editors: a name alone is a host too."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [dict(_TEXT), handler(schema)]}
+
+
 class ProxyJump(Model):
     """A host through which others are reached."""
 
@@ -82,6 +93,11 @@ class ProxyJump(Model):
     port: Port = PORT
     user: User | None = Field(default=None, description="Unless it is that of the hosts.")
     identity_file: Identity | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, given: Any) -> Any:
+        return given if isinstance(given, Mapping) else {"host": _host(given)}
 
 
 class SshHost(Model):
@@ -93,7 +109,7 @@ class SshHost(Model):
     port: Port | None = None
     user: User | None = None
     identity_file: Identity | None = None
-    proxy_jump: ProxyJump | None = None
+    proxy_jump: Annotated[ProxyJump, _OrName()] | None = None
     ip: Annotated[
         str | None, BeforeValidator(_address), WithJsonSchema(_TEXT | {"description": "Where other hosts reach it."})
     ] = None
@@ -112,13 +128,6 @@ class SshHost(Model):
         return {"host": _host(given)}
 
 
-class _OrName:
-    """For editors: a name alone is a host too."""
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [dict(_TEXT), handler(schema)]}
-
-
 class SshConfig(Model):
     """Hosts, and how to log in to them."""
 
@@ -131,7 +140,9 @@ class SshConfig(Model):
     user: User | None = None
     port: Port = PORT
     identity_file: Identity | None = None
-    proxy_jump: ProxyJump | None = Field(default=None, description="The host through which they are reached.")
+    proxy_jump: Annotated[ProxyJump, _OrName()] | None = Field(
+        default=None, description="The host through which they are reached."
+    )
     network: Annotated[
         str | None,
         BeforeValidator(_network),

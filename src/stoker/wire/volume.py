@@ -27,8 +27,8 @@ _ONLY_NFS: Final = ("server", "path")
 def _size(value: Any) -> Any:
     try:
         size = parse_size(value, "size")
-    except UserError as error:
-        raise refused(error.sentence.rstrip(".").removeprefix("size: "), error.hint or "For example 10GB.") from None
+    except UserError:
+        raise refused(f"{described(str(value))} is no size", "For example 10GB.") from None
     if size.lo < LEAST_MB or (size.hi is not None and size.hi != size.lo and ".." in str(value)):
         raise refused(f"expected one size of at least {LEAST_MB}MB, got {described(value)}", "For example 10GB.")
     return value

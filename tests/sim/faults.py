@@ -15,6 +15,7 @@ FAULTS = frozenset(
         "host cut off", "host frozen", "host ill", "agent stopped a job by its own clock", "hook failed", "undo failed",
         "program ignores SIGTERM", "agent fails under a running job", "machine goes with the program",
         "gateway away", "gateway never answers", "volume will not detach", "volume slow to be made",
+        "volume refused", "volume broken as it is made", "provider of volumes away",
         "task ended by hand",
         "program leaves when it is warned", "job idle for too long",
         # The provider.

@@ -7,6 +7,7 @@ from uuid import UUID
 from stoker.backends.base import Refused
 from stoker.core.errors import Unavailable
 from stoker.core.ids import InstanceId, ProjectId, VolumeId
+from stoker.core.limits import LAUNCH_S
 from stoker.core.volume_facts import Kind, Volume
 from stoker.engine.change import VolumeBirth
 
@@ -24,6 +25,8 @@ class SimDisks:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.ready_at: dict[VolumeId, float] = {}
+        self.back_at: dict[VolumeId, float] = {}
+        """From when on its provider hears of one."""
         self.on: dict[VolumeId, InstanceId] = {}
         self.removed: set[VolumeId] = set()
 
@@ -31,14 +34,24 @@ class SimDisks:
         await self._way()
         if id in self.removed:
             raise Refused("the disk was removed")
+        if id not in self.back_at:
+            away = self.world.chance("provider of volumes away", 0.04)
+            self.back_at[id] = self.world.now() + (1.3 * LAUNCH_S if away else 0.0)
+        if self.world.now() < self.back_at[id]:
+            raise Unavailable("the provider does not answer")
+        if self.world.always("volume refused", id, 0.04):
+            raise Refused("there is no room for another disk")
         if id not in self.ready_at:
             slow = self.world.chance("volume slow to be made", 0.3)
-            self.ready_at[id] = self.world.now() + (self.world.dice.choice((30.0, 300.0)) if slow else 0.0)
+            delay_s = self.world.dice.choice((30.0, 300.0, 1.3 * LAUNCH_S)) if slow else 0.0
+            self.ready_at[id] = self.world.now() + delay_s
         await self._way()
         return f"disk-{id.hex[-6:]}"
 
     async def ready(self, id: VolumeId) -> bool:
         await self._way()
+        if self.world.always("volume broken as it is made", id, 0.04):
+            raise Refused("the disk broke")
         return self._there(id) <= self.world.now()
 
     async def attach(self, id: VolumeId, instance_id: InstanceId) -> str:

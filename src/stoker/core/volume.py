@@ -6,7 +6,7 @@ holds it. A local one is where its first job landed, and from then on nowhere el
 """
 
 from stoker.core.limits import LAUNCH_S
-from stoker.core.machine import Machine, Row, Then, TimeUp, ask, nothing, pairs, rows, stay
+from stoker.core.machine import Machine, Row, Then, TimeUp, ask, nothing, pairs, rows
 from stoker.core.volume_facts import (
     COMING,
     THERE,
@@ -123,7 +123,7 @@ VOLUME: Machine[Volume] = Machine("volume", (S.SUBMITTED,), (
     *rows(COMING,       DeleteAsked,     S.DELETING,     remove),
     Row(S.ACTIVE,       Attached,        S.ACTIVE,       attach,      free_for),
     Row(S.ACTIVE,       Detached,        S.ACTIVE,       unsettle,    first_never_came),
-    *stay(THERE,        Detached,                        detach,      holds),
+    Row(S.ACTIVE,       Detached,        S.ACTIVE,       detach,      holds),
     Row(S.ACTIVE,       Lost,            S.ACTIVE,       settle_anew, there_and_empty),
     Row(S.ACTIVE,       Lost,            S.FAILED,       lose,        there),
     *rows(THERE,        DeleteAsked,     S.DELETING,     remove,      unheld),

@@ -169,12 +169,22 @@ async def test_killed_behind_our_back(yards: Yards, engine: Engine) -> None:
 
 
 async def test_all_of_it_is_killed_for_memory(yards: Yards) -> None:
-    """Its runner too: then nobody but the engine can say why."""
+    """Its runner first, as the kernel may choose: then nobody but the engine can say why."""
     async with yards() as yard:
-        task = await yard.box("busybox", "echo up; sleep 60", order={"memory_mb": 6})
-        ended = await yard.ended(task.id) if task.result is None else task
-        assert ended.reason in ("OUT_OF_MEMORY", "EXECUTOR_ERROR", "CREATING_CONTAINER_ERROR"), ended
+        commands = ("echo up", "echo 1000 > /proc/1/oom_score_adj", "tail /dev/zero")
+        ended = await yard.ended((await yard.box("busybox", *commands, order={"memory_mb": 64})).id)
+        assert (ended.reason, ended.result) == ("OUT_OF_MEMORY", None), ended
+        assert "Its container ended for memory (exit code 137) before its commands had." in ended.message
+        assert await yard.text(ended.id) == "up\n"
         assert yard.containers() == []
+
+
+async def test_too_little_memory_to_begin_at_all(yards: Yards) -> None:
+    """Not even its runner fits. Where that is noticed is the engine's affair; it is said, and nothing stays."""
+    async with yards() as yard:
+        ended = await failed(yard, await yard.box("busybox", "true", order={"memory_mb": 6}))
+        assert ended.reason in ("OUT_OF_MEMORY", "CREATING_CONTAINER_ERROR"), ended
+        assert "memory" in ended.message, ended
 
 
 async def test_a_port_that_somebody_takes_meanwhile(yards: Yards) -> None:

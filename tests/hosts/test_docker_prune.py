@@ -72,8 +72,9 @@ async def test_with_little_room_the_one_that_was_not_used_for_longest_goes(
         now, client = 1000.0, Client(engine.socket)
         images = Images(client, Ledger(tmp_path / "images"), lambda: now)
         try:
-            for now, name in enumerate(("held", "old", "new"), start=1000):
+            for name in ("held", "old", "new"):
                 images.pulled(ids[name])
+                now += 1.0
             images.used(UUID(int=1), ids["held"])
             assert await images.prune() == [], "there is room"
             fill(disk / "ballast", 10 << 20)

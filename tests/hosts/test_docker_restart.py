@@ -1,6 +1,7 @@
 """Whoever is killed, and whenever: the next one finds everything, nothing runs twice, and nothing leaks."""
 
 import asyncio
+import shutil
 import signal
 import socket
 from contextlib import suppress
@@ -12,7 +13,7 @@ import aiohttp
 import pytest
 
 from stoker.wire.shim import TaskInfo
-from tests.agents.shim_stage import until
+from tests.agents.shim_stage import SERVE, until
 from tests.agents.test_shim_volume import left_over, local, loop_devices
 from tests.hosts import engine as engines
 from tests.hosts.box import Yard
@@ -115,6 +116,45 @@ async def test_a_shim_killed_while_it_starts_what_is_then_not_wanted_leaks_nothi
             nothing_is_left(yard, id, None, moment)
             assert (await yard.remove(UUID(id))).status == 204
             assert yard.directories() == []
+
+
+MOVED = DYING.replace(
+    SERVE,
+    """
+from dataclasses import replace
+from stoker.shim import main
+made = main._bundle
+# Where the agents are now.
+main._bundle = lambda home: replace(made(home), root=Path((home.root / "tree").read_text()))
+"""
+    + SERVE,
+)
+
+
+async def test_a_container_that_never_began_is_made_anew_when_its_agents_are_gone(yards: Yards) -> None:
+    """It was made, its shim died, and the next one is of another version, whose tree is another: the one that the
+    container would have mounted was removed, since nothing ran from it."""
+    async with yards(script=MOVED) as yard:
+        (whole,) = (one.parent for one in (yard.home / "bundle").glob("*/bundle.json"))
+        before, now = yard.home / "before", yard.home / "now"
+        await asyncio.to_thread(shutil.copytree, whole, before, symlinks=True)
+        (yard.home / "tree").write_text(str(before))
+        (yard.home / "die").write_text("POST /containers/create after")
+        id = str(uuid4())
+        job = yard.job(id, "echo once", "exit 4", start=True)
+        order = yard.order(id=id, runtime="docker", container={"image": "busybox"}, job=job)
+        with suppress(aiohttp.ClientError):
+            await yard.ask("POST", "/tasks", json=order)
+        before.rename(now)
+        (yard.home / "tree").write_text(str(now))
+        await fallen(yard)
+        task = (await yard.ask("POST", "/tasks", json=order)).task
+        await given(yard, task, job)
+        task = await yard.over(task)
+        assert task.result is not None, task
+        assert (task.result.exit_code, await yard.text(task.id)) == (4, "once\n")
+        assert len(yard.containers()) == 1
+        await yard.clear_task(task.id)
 
 
 async def test_exits_while_nobody_looks(yards: Yards, engine: Engine) -> None:

@@ -52,7 +52,29 @@ async def test_it_is_pulled_with_the_right_password_only(yards: Yards, engine: E
             assert "catfish" not in (yard.home / "shim.log").read_text()
         assert await yard.run_box(name, "echo here", registry_auth=AUTH) == (0, "here\n")
         assert await yard.run_box(name, "echo again") == (0, "again\n"), "it is here now"
-    engine.docker("rmi", name)
+
+
+async def test_sent_away_for_good_a_shim_takes_along_what_it_pulled(
+    yards: Yards, engine: Engine, registry: Registry, tmp_path: Path
+) -> None:
+    """And nothing else: neither what was here before, nor what it pulled and somebody uses meanwhile."""
+    names = {}
+    for which in ("ours", "used"):
+        (engines.busybox_tree(tmp_path / which) / which).touch()
+        engine.make_image(f"{which}:latest", tmp_path / which)
+        names[which] = registry.push(engine, which)
+        engine.docker("rmi", which)
+    async with yards() as yard:
+        for which, name in names.items():
+            assert await yard.run_box(name, f"ls /{which}", registry_auth=AUTH) == (0, f"/{which}\n")
+        engine.docker("create", "--name", "somebodys", names["used"], "/bin/true")
+        before = set(engine.images())
+        await yard.box("busybox", "sleep 60")
+        assert (await yard.ask("POST", "/leave", json={"force": True, "for_good": True})).status == 202
+        assert before - set(engine.images()) == {f"{names['ours']}:latest"}
+        assert yard.containers() == []
+    engine.docker("rm", "somebodys")
+    engine.docker("rmi", names["used"])
 
 
 async def test_people_see_how_far_a_pull_is(yards: Yards, engine: Engine, registry: Registry, tmp_path: Path) -> None:
@@ -202,6 +224,24 @@ async def test_a_port_that_somebody_takes_meanwhile(yards: Yards) -> None:
         assert ended.reason == "PORTS_BINDING_FAILED", ended
         assert str(port["on_host"]) in ended.message
         assert yard.containers() == []
+
+
+ITS_ENGINE_DIES = DYING.replace("os.getpid()", 'int((MARK.parent / "engine").read_text())')
+
+
+async def test_a_start_that_waits_for_its_engine_says_so(yards: Yards, engine: Engine) -> None:
+    """It was accepted, and then the engine died: people see what it waits for, and it goes on by itself."""
+    async with yards(script=ITS_ENGINE_DIES) as yard:
+        assert engine.process is not None
+        (yard.home / "engine").write_text(str(engine.process.pid))
+        (yard.home / "die").write_text("perform network before")
+        task = await yard.box("busybox", "echo well")
+        task = await yard.reaches(task.id, lambda one: one.message)
+        assert task.state == "creating"
+        assert f"The container engine at {engine.socket} does not answer" in task.message
+        await asyncio.to_thread(engine.restart)
+        over = await yard.over(task)
+        assert (over.result is not None, over.message, await yard.text(task.id)) == (True, "", "well\n")
 
 
 async def test_an_engine_that_is_away(yards: Yards, engine: Engine) -> None:

@@ -58,7 +58,8 @@ class Cuts:
         await self.s.told("DELETE", "fleets/leaving")
 
     async def _begun(self, state: str) -> str:
-        run = await self.s.submit(SAVES if state == "stopping" else COUNTS, fleets=[state])
+        # Its grace begins when somebody asks, whenever the host hears of it: it is longer than any cut here.
+        run = await self.s.submit(SAVES if state == "stopping" else COUNTS, fleets=[state], stop_duration="5m")
         await self.s.run_is(run, "RUNNING")
         await until(lambda: copies(self.hosts[state]) == 1, "it counts")
         return run

@@ -215,9 +215,12 @@ async def test_an_upgrade_of_the_agents_leaves_a_container_the_tree_that_it_runs
     dock = docked(shire, shared_directory)
     host, base = dock.on, "/var/lib/stoker/host"
 
-    async def came(one: Bundle) -> list[str]:
-        def so() -> bool:
-            return (host.run(f"cat {base}/current") or "").strip() == one.digest
+    async def came(s: Stand, one: Bundle) -> list[str]:
+        """The trees that are left when the new agents are there, and those from which nothing runs are gone."""
+
+        async def so() -> bool:
+            new = (host.run(f"cat {base}/current") or "").strip() == one.digest
+            return new and all(step["state"] == "done" for step in (await s.of(host))["steps"])
 
         await until(so, "the agents are the new ones")
         return (host.run(f"ls {base}/bundle") or "").split()
@@ -232,7 +235,7 @@ async def test_an_upgrade_of_the_agents_leaves_a_container_the_tree_that_it_runs
         for version in ("2", "3"):
             s.parcel = renewed = upgraded(bundle, tmp_path, version)
             async with s.serving():
-                assert {bundle.digest, renewed.digest} <= set(await came(renewed))
+                assert {bundle.digest, renewed.digest} <= set(await came(s, renewed))
                 assert copies(host) == 1
         async with s.serving():
             go(host)
@@ -248,7 +251,7 @@ async def test_an_upgrade_of_the_agents_leaves_a_container_the_tree_that_it_runs
         async with s.serving():
             again = await s.submit("echo again", image="busybox")
             await s.run_is(again, "DONE", patience_s=60)
-            assert bundle.digest not in await came(renewed)
+            assert bundle.digest not in await came(s, renewed)
             assert left(dock) == []
 
 

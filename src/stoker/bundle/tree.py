@@ -10,6 +10,7 @@ bundle.json           what this is
 """
 
 import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Final
@@ -49,6 +50,17 @@ def command(root: PurePath, module: str) -> list[str]:
         str(root / START),
         module,
     ]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One that is there, as far as it takes to start programs of it."""
+
+    root: Path
+
+    @staticmethod
+    def command(root: PurePath, module: str) -> list[str]:
+        return command(root, module)
 
 
 @cache

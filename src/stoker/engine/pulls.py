@@ -1,5 +1,6 @@
-"""What hosts say to this replica of containers of jobs: how far an image has come, then where its ports are reached.
-Kept in memory: the first is out of date in a moment, the second is said again when a host is looked at as a whole."""
+"""What hosts say to this replica of containers of jobs: how far an image has come, or for what else a start waits, then
+where their ports are reached. Kept in memory: the first is out of date in a moment, the second is said again when a
+host is looked at as a whole."""
 
 from typing import NamedTuple
 from uuid import UUID
@@ -9,15 +10,20 @@ from stoker.core.shim_task import S
 from stoker.wire.shim import PortInfo, TaskInfo
 
 MB = 1024 * 1024
+STARTING = (S.PENDING, S.PREPARING, S.PULLING, S.CREATING)
 
 
 class Pull(NamedTuple):
     run_id: UUID
     pulled_bytes: int
     total_bytes: int | None
+    waits: str
+    """For what the start of its task has to wait."""
 
     @property
     def sentence(self) -> str:
+        if self.waits:
+            return self.waits
         if not self.pulled_bytes:
             return "its image is pulled"
         of = f" of {_size(self.total_bytes)}" if self.total_bytes else ""
@@ -30,8 +36,9 @@ class Pulls:
         self._ports: dict[UUID, tuple[PortInfo, ...]] = {}
 
     def heard(self, run_id: UUID, task: TaskInfo) -> None:
-        if task.state is S.PULLING and not task.ending:
-            self._by_job[task.id] = Pull(run_id, task.pulled_bytes, task.pull_total_bytes)
+        waits = task.message if task.state in STARTING else ""
+        if (task.state is S.PULLING or waits) and not task.ending:
+            self._by_job[task.id] = Pull(run_id, task.pulled_bytes, task.pull_total_bytes, waits)
         else:
             self._by_job.pop(task.id, None)
         if task.state is S.RUNNING and task.ports and not task.ending:

@@ -116,6 +116,8 @@ prune() {
       for process in /proc/[0-9]*; do
         case $(readlink "$process/exe" 2>/dev/null) in "$tree"/*) used=1; break ;; esac
       done
+      # In a container it has another path.
+      if grep -qs "/bundle/${tree##*/} " /proc/[0-9]*/mountinfo; then used=1; fi
       [ -n "$used" ] || rm -rf "$tree"
     fi
   done

@@ -10,6 +10,7 @@ bundle.json           what this is
 """
 
 import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Final
@@ -56,3 +57,14 @@ def own_root() -> Path | None:
     """Of the bundle that this process runs from, if it does."""
     root = Path(sys.prefix)
     return root if (root / START).is_file() and (root / LOADER).is_file() else None
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A bundle of which only is known where it is unpacked."""
+
+    root: Path
+
+    @staticmethod
+    def command(root: PurePath, module: str) -> list[str]:
+        return command(root, module)

@@ -76,11 +76,9 @@ mkdir -p /run/sshd
 /usr/sbin/sshd -f /etc/ssh/sshd_config -E /run/sshd.log
 if [ -e /etc/land-cron ]; then rm -f /var/run/crond.pid /var/run/crond.reboot; /usr/sbin/cron; fi
 touch /run/booted
-mkfifo /run/off
-exec 3<>/run/off
-while :; do read -r -t 3600 <&3 && exit 0; done
+while :; do sleep 3600; done
 """
-"""The first process of a host, which bash is: it buries whoever has no other parent."""
+"""The first process of a host, which bash is: while it waits for a child it buries whoever has no other parent."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from tests.hosts.dock import Dock
+from tests.hosts.quay import Quay
 from tests.process.stand import Stand
 
 
@@ -70,7 +70,7 @@ class Battle:
     """What is hit, and gets up again."""
 
     stand: Stand
-    docks: list[Dock]
+    quays: list[Quay]
     struck: Counter[Kind] = field(default_factory=Counter)
     losses: list[Loss] = field(default_factory=list)
     _cut: set[int] = field(default_factory=set)
@@ -95,34 +95,34 @@ class Battle:
             case _:
                 # Nobody kills what is on a host that is just switched off.
                 async with self._turn(blow.victim):
-                    await self._on_host(blow, self.docks[blow.victim])
+                    await self._on_host(blow, self.quays[blow.victim])
 
     async def _cut_off(self, blow: Blow) -> None:
         if blow.victim in self._cut:
             return
         self._cut.add(blow.victim)
-        host = self.docks[blow.victim].host
+        host = self.quays[blow.victim].host
         await asyncio.to_thread(host.cut)
         await asyncio.sleep(blow.lasts_s)
         await asyncio.to_thread(host.mend)
         self._cut.discard(blow.victim)
 
-    async def _on_host(self, blow: Blow, dock: Dock) -> None:
+    async def _on_host(self, blow: Blow, quay: Quay) -> None:
         since = time.time()
         match blow.kind:
             case Kind.SHIM:
-                await asyncio.to_thread(dock.kill_shim)
+                await asyncio.to_thread(quay.kill_shim)
             case Kind.REBOOT:
-                await asyncio.to_thread(dock.reboot)
-                self.losses.append(Loss(dock.host.ip, since, time.time(), containers=False))
+                await asyncio.to_thread(quay.reboot)
+                self.losses.append(Loss(quay.host.ip, since, time.time(), containers=False))
             case _:
                 number = signal.SIGKILL if blow.kind is Kind.ENGINE else signal.SIGTERM
-                await asyncio.to_thread(dock.end_engine, number)
+                await asyncio.to_thread(quay.end_engine, number)
                 await asyncio.sleep(blow.lasts_s)
-                await asyncio.to_thread(dock.start_engine)
-                await asyncio.to_thread(dock.engine_is_up)
-                if not dock.lasting:
-                    self.losses.append(Loss(dock.host.ip, since, time.time(), containers=True))
+                await asyncio.to_thread(quay.start_engine)
+                await asyncio.to_thread(quay.engine_is_up)
+                if not quay.lasting:
+                    self.losses.append(Loss(quay.host.ip, since, time.time(), containers=True))
 
     def _turn(self, of: object) -> asyncio.Lock:
         return self._turns.setdefault(of, asyncio.Lock())
@@ -130,5 +130,5 @@ class Battle:
     async def calm(self) -> None:
         """No more blows: everything is there again."""
         await asyncio.gather(*self._returning)
-        for dock in self.docks:
-            await asyncio.to_thread(dock.engine_is_up)
+        for quay in self.quays:
+            await asyncio.to_thread(quay.engine_is_up)

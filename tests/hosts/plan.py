@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.api.conftest import Json
-from tests.hosts.dock import SHARED
+from tests.hosts.quay import SHARED
 from tests.process.trail import Attempt
 
 SCRIPT = r"""

@@ -26,7 +26,7 @@ from stoker.client.log import Which
 from stoker.core.errors import Broken, NotFound, Unavailable
 from stoker.wire.frame import decode
 from tests.hosts.blow import Battle, schedule
-from tests.hosts.dock import SHIM, Dock, Traces
+from tests.hosts.quay import SHIM, Quay, Traces
 from tests.hosts.land import Land
 from tests.hosts.plan import Planned, plans
 from tests.hosts.verdict import Ends, judge
@@ -138,19 +138,19 @@ class Campaign:
         self.logs = await self._logs()
         await self.asked(lambda client: client.ask("DELETE", client.at("fleets", FLEET)))
         await self._until(self._gone, "the fleet is gone")
-        docks = self.battle.docks
-        return {dock.host.ip: dock.traces().beyond(then) for dock, then in zip(docks, before, strict=True)}
+        quays = self.battle.quays
+        return {quay.host.ip: quay.traces().beyond(then) for quay, then in zip(quays, before, strict=True)}
 
     async def _prepare(self) -> list[Traces]:
-        docks = self.battle.docks
-        for dock in docks:
-            await asyncio.to_thread(dock.furnish)
-        for dock in docks:
-            await asyncio.to_thread(dock.engine_is_up)
-            await asyncio.to_thread(dock.make_image, dock.shared / "tree")
-        before = [dock.traces() for dock in docks]
-        land = docks[0].host.land
-        told = {"user": "root", "identity_file": "land.key", "hosts": [dock.host.ip for dock in docks]}
+        quays = self.battle.quays
+        for quay in quays:
+            await asyncio.to_thread(quay.furnish)
+        for quay in quays:
+            await asyncio.to_thread(quay.engine_is_up)
+            await asyncio.to_thread(quay.make_image, quay.shared / "tree")
+        before = [quay.traces() for quay in quays]
+        land = quays[0].host.land
+        told = {"user": "root", "identity_file": "land.key", "hosts": [quay.host.ip for quay in quays]}
         configuration = {"type": "fleet", "name": FLEET, "ssh_config": told, "blocks": 4}
         body = {"configuration": configuration, "keys": {"land.key": land.key.read_text()}}
         await asyncio.to_thread(self.stand.start)
@@ -195,8 +195,8 @@ class Campaign:
         for name in sorted(self.sent - self.ended):
             run = await self.asked(lambda client: client_run.get(client, name))  # noqa: B023
             lines += [name, *map(repr, run["jobs"])]
-        for dock in self.battle.docks:
-            lines += [dock.host.ip, dock.host.run(f"tail -n 8 {SHIM}/shim.log", check=False) or "no log"]
+        for quay in self.battle.quays:
+            lines += [quay.host.ip, quay.host.run(f"tail -n 8 {SHIM}/shim.log", check=False) or "no log"]
         return "\n".join([*lines, self.stand.said()])
 
     async def _logs(self) -> dict[Attempt, bytes]:
@@ -225,14 +225,14 @@ def campaign(new_home: Callable[[], Path], shire: Land, bundles: Path) -> Any:
     for place, mode in ((shared, 0o1777), (shared / "locks", 0o1777), (shared / "lines", 0o666)):
         place.chmod(mode)
     # One is started by cron after a reboot, the others by the server; of one the containers go on without their engine.
-    docks = [Dock(shire.host(cron=number == 0), shared, lasting=number != 1) for number in range(HOSTS)]
+    quays = [Quay(shire.host(cron=number == 0), shared, lasting=number != 1) for number in range(HOSTS)]
     planned = list(plans(RUNS, random.Random(SEED), LONGEST_RUN_S))
     try:
-        yield Campaign(stand, Battle(stand, docks), trail, planned)
+        yield Campaign(stand, Battle(stand, quays), trail, planned)
     finally:
         stand.clear()
-        for dock in docks:
-            dock.host.switch_off()
+        for quay in quays:
+            quay.host.switch_off()
 
 
 def test_blows_by_a_schedule_lose_nothing_and_double_nothing(campaign: Campaign) -> None:

@@ -52,19 +52,19 @@ def command(root: PurePath, module: str) -> list[str]:
     ]
 
 
-@cache
-def own_root() -> Path | None:
-    """Of the bundle that this process runs from, if it does."""
-    root = Path(sys.prefix)
-    return root if (root / START).is_file() and (root / LOADER).is_file() else None
-
-
 @dataclass(frozen=True)
 class Tree:
-    """A bundle of which only is known where it is unpacked."""
+    """One that is there, as far as it takes to start programs of it."""
 
     root: Path
 
     @staticmethod
     def command(root: PurePath, module: str) -> list[str]:
         return command(root, module)
+
+
+@cache
+def own_root() -> Path | None:
+    """Of the bundle that this process runs from, if it does."""
+    root = Path(sys.prefix)
+    return root if (root / START).is_file() and (root / LOADER).is_file() else None

@@ -15,7 +15,6 @@ from uuid import UUID
 import structlog
 from aiohttp import web
 
-from stoker.bundle import tree
 from stoker.core.errors import StokerError
 from stoker.runner.fork_client import start_runner
 from stoker.runner.listening import QUEUE, listen
@@ -120,9 +119,6 @@ def _containers(home: Home) -> Containers:
 
 
 def _bundle(home: Home) -> Bundle:
-    if (root := tree.own_root()) is not None:
-        # On a host of a fleet: nothing is installed there that another one could be made of.
-        return tree.Tree(root)
     from stoker.bundle.place import find_or_build
 
     return find_or_build(home.root)

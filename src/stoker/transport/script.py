@@ -106,20 +106,19 @@ chmod 711 "$base"
 """
     + _STOP
     + """\
-used() {
-  for process in /proc/[0-9]*; do
-    case $(readlink "$process/exe" 2>/dev/null) in "$tree"/*) return 0 ;; esac
-    if grep -q "/bundle/${tree##*/} /stoker/bundle " "$process/mountinfo" 2>/dev/null; then return 0; fi
-  done
-  if [ "$(id -u)" = 0 ]; then return 1; fi
-  for box in "$base"/shim/tasks/*/box; do if [ -d "$box" ]; then return 0; fi; done
-  return 1
-}
 prune() {
   for tree in "$base"/bundle/*/ "$base"/bundle/.[!.]*/; do
     [ -d "$tree" ] || continue
     tree=${tree%/}
-    if [ "${tree##*/}" != "$digest" ] && [ "${tree##*/}" != layers ]; then used || rm -rf "$tree"; fi
+    if [ "${tree##*/}" != "$digest" ] && [ "${tree##*/}" != layers ]; then
+      used=
+      for process in /proc/[0-9]*; do
+        case $(readlink "$process/exe" 2>/dev/null) in "$tree"/*) used=1; break ;; esac
+      done
+      # In a container it has another path.
+      if grep -qs "/bundle/${tree##*/} " /proc/[0-9]*/mountinfo; then used=1; fi
+      [ -n "$used" ] || rm -rf "$tree"
+    fi
   done
   return 0
 }
@@ -164,9 +163,7 @@ exit 1
 """
 )
 """Starts the agents from the tree $2, which is there, instead of those that run from another, and removes the trees
-from which nothing runs. Containers see theirs in another place, and a user who is not root sees no process of theirs:
-then none goes while there is a container. $3: whose they are; $5: what starts them; $6: the same for systemd; $7: who
-may reach them."""
+from which nothing runs. $3: whose they are; $5: what starts them; $6: the same for systemd; $7: who may reach them."""
 
 REMOVE: Final = (
     """\

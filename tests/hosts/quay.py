@@ -90,7 +90,7 @@ class Traces:
 
 
 @dataclass
-class Dock:
+class Quay:
     host: Host
     shared: Path
     lasting: bool = False

@@ -52,6 +52,9 @@ SSH_TAIL: Final = """
   tried again, at longer and longer intervals up to half a minute; a host that is off is waited for.
 - **Who keeps the agent running**: systemd where there is one (`stoker-host.service`), else cron, by two lines in its
   user's table. Where there is neither, this server starts it again when it can reach the host.
+- **GPUs** are those that its NVIDIA driver knows. Others are described in `shim/settings.json` below the agents'
+  directory, which an agent reads when it starts and which then says all there are:
+  `{"gpus": [{"index": 0, "id": "GPU-1", "name": "A100", "memory_mb": 81920, "vendor": "nvidia"}]}`.
 - **Keys.** `stoker apply` sends the file that `identity_file` names where you are, and the server keeps it sealed
   with `seal.key` of its home, which is not in the database; replicas of a server have the same file. Nothing shows it
   again. Without `identity_file` it is the project's own key, whose public half `stoker project key` prints.
@@ -60,10 +63,10 @@ SSH_TAIL: Final = """
 - **One host, one fleet.** A host that another fleet names is refused, and by another name as soon as it is met.
 - **Over one connection** goes everything to a host and its jobs. Agents listen on unix sockets only, and want their
   token. When the connection breaks it is made again; jobs do not notice. A host that is out of reach for longer is
-  *unreachable*, and each job's `disconnect` says what follows.
+  *unreachable*, with what stands in the way, and each job's `disconnect` says what follows.
 - **Upgrades** of the server bring the agents along. What runs goes on.
 - **How it leaves**: when the file does not name it any more, with `stoker fleet delete`, or `stoker instance delete`
   (after which a host that is still named comes anew). Agents, their directory (`/var/lib/stoker/host`, or
-  `~/.stoker/host`), the unit and the lines of cron are removed. A host out of reach stays TERMINATING until it is
-  reached, or until `stoker instance delete --force` says that it is gone.
+  `~/.stoker/host`), the unit, the lines of cron and the images that they pulled are removed. A host out of reach
+  stays TERMINATING until it is reached, or until `stoker instance delete --force` says that it is gone.
 """

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from stoker.engine import ssh as engine_ssh
+from stoker.engine import watch
+from stoker.transport import ssh, tunnel
 from tests.conftest import Databases
 from tests.hosts.land import Land, land
 from tests.hosts.stand import Stand, checkout
@@ -20,6 +23,17 @@ def shire() -> Iterator[Land]:
     """The land: hosts of one test are there until the last one has ended."""
     with land() as made:
         yield made
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that is down is noticed in one second instead of fifteen, and so on: the rules are the same."""
+    monkeypatch.setattr(ssh, "KEEPALIVE_S", 0.3)
+    monkeypatch.setattr(ssh, "CONNECT_S", 2.0)
+    monkeypatch.setattr(tunnel, "LONGEST_DELAY_S", 1.0)
+    monkeypatch.setattr(watch, "SILENT_AFTER_S", 1.0)
+    monkeypatch.setattr(watch, "LONGEST_RETRY_S", 0.5)
+    monkeypatch.setattr(engine_ssh, "TEND_S", 0.5)
+    monkeypatch.setattr(engine_ssh, "AGAIN_S", 0.5)
 
 
 @pytest.fixture

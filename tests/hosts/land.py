@@ -25,6 +25,7 @@ from typing import Final
 
 import pytest
 
+from tests.hosts import group
 from tests.hosts.packages import need
 from tests.machine import unavailable
 
@@ -66,7 +67,8 @@ mount -t tmpfs -o mode=1777 tmpfs "$1/root/tmp"
 cat /proc/sys/kernel/random/uuid >"$1/root/run/boot_id"
 mount --bind "$1/root/run/boot_id" "$1/root/proc/sys/kernel/random/boot_id"
 if [ ! -e "$1/root$3/pyproject.toml" ]; then mkdir -p "$1/root$3"; mount --bind "$3" "$1/root$3"; fi
-exec chroot "$1/root" /bin/bash --norc -c "$2" host
+eval "$4"
+exec unshare --cgroup -- chroot "$1/root" /bin/bash --norc -c "$2" host
 """
 
 INSIDE: Final = """\
@@ -75,6 +77,7 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 mkdir -p /run/sshd
 /usr/sbin/sshd -f /etc/ssh/sshd_config -E /run/sshd.log
 if [ -e /etc/land-cron ]; then rm -f /var/run/crond.pid /var/run/crond.reboot; /usr/sbin/cron; fi
+if [ -e /etc/land-engine ]; then . /etc/land-engine; fi
 touch /run/booted
 while :; do sleep 3600; done
 """
@@ -88,6 +91,8 @@ class Host:
     disk: Path
     _process: "subprocess.Popen[bytes] | None" = None
     users: dict[str, int] = field(default_factory=dict)
+    before: str = ""
+    """What a shell of this machine does before its first process begins; $1/root is its root directory."""
 
     @property
     def ip(self) -> str:
@@ -109,11 +114,11 @@ class Host:
     # Its life.
 
     def boot(self) -> None:
-        script = ["bash", "-c", OUTSIDE, "land", str(self.disk), INSIDE, str(CHECKOUT)]
+        script = ["bash", "-c", OUTSIDE, "land", str(self.disk), INSIDE, str(CHECKOUT), self.before]
         wrapped = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "--", *script]
         with open(self.disk / "boot.log", "ab") as log:
             self._process = subprocess.Popen(
-                ["ip", "netns", "exec", self.space, *wrapped],
+                ["nsenter", f"--net=/run/netns/{self.space}", "--", *wrapped],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": HOME},
             )  # fmt: skip
@@ -366,6 +371,7 @@ def _remove(root: Path) -> None:
                 # With it go all processes of the host.
                 os.kill(pid, signal.SIGKILL)
         _run("ip", "netns", "del", f"{root.name}-{disk.name.removeprefix('host')}", check=False)
+        group.remove(f"{root.name}-{disk.name.removeprefix('host')}")
         _run("umount", "--lazy", str(disk), check=False)
     with suppress(FileNotFoundError):
         _run("ip", "link", "del", (root / "bridge").read_text(), check=False)

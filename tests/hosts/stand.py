@@ -9,11 +9,14 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any
+from typing import IO, Any
 
 import aiohttp
 
 import stoker
+from stoker.bundle.known import Bundle, describe
+from stoker.bundle.layer import Layer
+from stoker.bundle.tree import VERSION
 from stoker.server.first_start import Keyring
 from stoker.server.hands import Hands
 from stoker.server.main import Served, running
@@ -66,6 +69,21 @@ def checkout(directory: Path, version: str = "1") -> Checkout:
         return OneLayer(hashlib.sha256(archive.read_bytes()).hexdigest(), archive.stat().st_size, archive)
 
     return Checkout(version, (layer("python", "the same in all"), layer("agents", f"version {version}")))
+
+
+def upgraded(bundle: Bundle, directory: Path, version: str) -> Bundle:
+    """The same agents, who say that they are of another version."""
+    *others, agents = bundle.layers
+    archive = directory / f"agents-{version}.tar.gz"
+    with tarfile.open(agents.archive) as old, tarfile.open(archive, "w:gz", compresslevel=1) as new:
+        for member in old:
+            content: IO[bytes] | None = old.extractfile(member) if member.isreg() else None
+            if member.name.removeprefix("./") == VERSION:
+                content = io.BytesIO(version.encode())
+                member.size = len(version)
+            new.addfile(member, content)
+    layer = Layer(agents.name, hashlib.sha256(archive.read_bytes()).hexdigest(), archive.stat().st_size, archive)
+    return describe(bundle.root.parent, version, (*others, layer))
 
 
 @dataclass

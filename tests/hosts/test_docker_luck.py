@@ -52,7 +52,29 @@ async def test_it_is_pulled_with_the_right_password_only(yards: Yards, engine: E
             assert "catfish" not in (yard.home / "shim.log").read_text()
         assert await yard.run_box(name, "echo here", registry_auth=AUTH) == (0, "here\n")
         assert await yard.run_box(name, "echo again") == (0, "again\n"), "it is here now"
-    engine.docker("rmi", name)
+
+
+async def test_sent_away_for_good_a_shim_takes_along_what_it_pulled(
+    yards: Yards, engine: Engine, registry: Registry, tmp_path: Path
+) -> None:
+    """And nothing else: neither what was here before, nor what it pulled and somebody uses meanwhile."""
+    names = {}
+    for which in ("ours", "used"):
+        (engines.busybox_tree(tmp_path / which) / which).touch()
+        engine.make_image(f"{which}:latest", tmp_path / which)
+        names[which] = registry.push(engine, which)
+        engine.docker("rmi", which)
+    async with yards() as yard:
+        for which, name in names.items():
+            assert await yard.run_box(name, f"ls /{which}", registry_auth=AUTH) == (0, f"/{which}\n")
+        engine.docker("create", "--name", "somebodys", names["used"], "/bin/true")
+        before = set(engine.images())
+        await yard.box("busybox", "sleep 60")
+        assert (await yard.ask("POST", "/leave", json={"force": True, "for_good": True})).status == 202
+        assert before - set(engine.images()) == {f"{names['ours']}:latest"}
+        assert yard.containers() == []
+    engine.docker("rm", "somebodys")
+    engine.docker("rmi", names["used"])
 
 
 async def test_people_see_how_far_a_pull_is(yards: Yards, engine: Engine, registry: Registry, tmp_path: Path) -> None:
@@ -169,12 +191,22 @@ async def test_killed_behind_our_back(yards: Yards, engine: Engine) -> None:
 
 
 async def test_all_of_it_is_killed_for_memory(yards: Yards) -> None:
-    """Its runner too: then nobody but the engine can say why."""
+    """Its runner first, as the kernel may choose: then nobody but the engine can say why."""
     async with yards() as yard:
-        task = await yard.box("busybox", "echo up; sleep 60", order={"memory_mb": 6})
-        ended = await yard.ended(task.id) if task.result is None else task
-        assert ended.reason in ("OUT_OF_MEMORY", "EXECUTOR_ERROR", "CREATING_CONTAINER_ERROR"), ended
+        commands = ("echo up", "echo 1000 > /proc/1/oom_score_adj", "tail /dev/zero")
+        ended = await yard.ended((await yard.box("busybox", *commands, order={"memory_mb": 64})).id)
+        assert (ended.reason, ended.result) == ("OUT_OF_MEMORY", None), ended
+        assert "Its container ended for memory (exit code 137) before its commands had." in ended.message
+        assert await yard.text(ended.id) == "up\n"
         assert yard.containers() == []
+
+
+async def test_too_little_memory_to_begin_at_all(yards: Yards) -> None:
+    """Not even its runner fits. Where that is noticed is the engine's affair; it is said, and nothing stays."""
+    async with yards() as yard:
+        ended = await failed(yard, await yard.box("busybox", "true", order={"memory_mb": 6}))
+        assert ended.reason in ("OUT_OF_MEMORY", "CREATING_CONTAINER_ERROR"), ended
+        assert "memory" in ended.message, ended
 
 
 async def test_a_port_that_somebody_takes_meanwhile(yards: Yards) -> None:
@@ -192,6 +224,24 @@ async def test_a_port_that_somebody_takes_meanwhile(yards: Yards) -> None:
         assert ended.reason == "PORTS_BINDING_FAILED", ended
         assert str(port["on_host"]) in ended.message
         assert yard.containers() == []
+
+
+ITS_ENGINE_DIES = DYING.replace("os.getpid()", 'int((MARK.parent / "engine").read_text())')
+
+
+async def test_a_start_that_waits_for_its_engine_says_so(yards: Yards, engine: Engine) -> None:
+    """It was accepted, and then the engine died: people see what it waits for, and it goes on by itself."""
+    async with yards(script=ITS_ENGINE_DIES) as yard:
+        assert engine.process is not None
+        (yard.home / "engine").write_text(str(engine.process.pid))
+        (yard.home / "die").write_text("perform network before")
+        task = await yard.box("busybox", "echo well")
+        task = await yard.reaches(task.id, lambda one: one.message)
+        assert task.state == "creating"
+        assert f"The container engine at {engine.socket} does not answer" in task.message
+        await asyncio.to_thread(engine.restart)
+        over = await yard.over(task)
+        assert (over.result is not None, over.message, await yard.text(task.id)) == (True, "", "well\n")
 
 
 async def test_an_engine_that_is_away(yards: Yards, engine: Engine) -> None:

@@ -1,7 +1,9 @@
 """Whoever is killed, and whenever: the next one finds everything, nothing runs twice, and nothing leaks."""
 
 import asyncio
+import shutil
 import signal
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ import aiohttp
 import pytest
 
 from stoker.wire.shim import TaskInfo
-from tests.agents.shim_stage import until
+from tests.agents.shim_stage import SERVE, until
+from tests.agents.test_shim_volume import left_over, local, loop_devices
 from tests.hosts import engine as engines
 from tests.hosts.box import Yard
 from tests.hosts.box import yard as made_yard
@@ -46,12 +49,26 @@ async def given(yard: Yard, task: TaskInfo, job: dict[str, Any]) -> None:
         task = await yard.task(task.id)
 
 
-async def test_a_shim_killed_between_each_pair_of_hooks_leaks_nothing(yards: Yards, tmp_path: Path) -> None:
+def nothing_is_left(yard: Yard, id: str, port: int | None, moment: str) -> None:
+    """No container, mount, loop device, port nor directory; the volumes themselves stay."""
+    assert yard.containers() == [], moment
+    assert left_over(yard) == [], moment
+    assert str(yard.home) not in loop_devices(), moment
+    assert not (yard.box_of(UUID(id)) / "work").exists(), moment
+    if port is not None:
+        with socket.create_server(("127.0.0.1", port)):
+            """Anybody may have it."""
+
+
+async def test_a_shim_killed_between_each_pair_of_hooks_leaks_nothing(yards: Yards) -> None:
+    """The server asks again. One volume goes through all of it, and in the end shows each job once."""
     async with yards(script=DYING) as yard:
+        volume = local(uuid4(), "/data", size_mb=16)
         for number, moment in enumerate((*STARTING, *ENDING)):
-            id, order = str(uuid4()), {"gpu_indices": [number % 2]}
+            id, order = str(uuid4()), {"gpu_indices": [number % 2], "mounts": [volume]}
             container = {"image": "busybox", "ports": [80]}
-            job = yard.job(id, "echo once >> /stoker/task/work/../count; cat /stoker/task/count; exit 4", start=True)
+            commands = ("echo once >> /stoker/task/count", f"echo {number} >> /data/jobs", "cat /stoker/task/count")
+            job = yard.job(id, *commands, "exit 4", start=True)
             asked = yard.order(id=id, runtime="docker", container=container, job=job, **order)
             if moment in STARTING:
                 (yard.home / "die").write_text(moment)
@@ -66,6 +83,7 @@ async def test_a_shim_killed_between_each_pair_of_hooks_leaks_nothing(yards: Yar
             assert task.result.exit_code == 4, (moment, task)
             assert await yard.text(task.id) == "once\n", moment
             assert len(yard.containers()) == 1, moment
+            (port,) = task.ports
             if moment in ENDING:
                 (yard.home / "die").write_text(moment)
                 with suppress(aiohttp.ClientError):
@@ -75,10 +93,68 @@ async def test_a_shim_killed_between_each_pair_of_hooks_leaks_nothing(yards: Yar
             assert (ended.state, ended.result, ended.ports, ended.gpu_ids) == ("terminated", task.result, (), ()), (
                 moment
             )
-            assert yard.containers() == [], moment
-            assert not (yard.box_of(task.id) / "work").exists(), moment
+            nothing_is_left(yard, id, port.on_host, moment)
             assert (await yard.remove(UUID(id))).status == 204
             assert yard.directories() == []
+        _, jobs = await yard.run_box("busybox", "cat /data/jobs", order={"mounts": [volume]})
+        assert jobs.split() == [str(number) for number in range(len((*STARTING, *ENDING)))]
+
+
+async def test_a_shim_killed_while_it_starts_what_is_then_not_wanted_leaks_nothing(yards: Yards) -> None:
+    """The run was stopped meanwhile: what was begun is undone, whatever it was, and its GPU is there for the next."""
+    async with yards(script=DYING) as yard:
+        volume = local(uuid4(), "/data", size_mb=16)
+        for moment in STARTING:
+            (yard.home / "die").write_text(moment)
+            id, container = str(uuid4()), {"image": "busybox", "ports": [80]}
+            order = yard.order(id=id, runtime="docker", container=container, gpu_indices=[0], mounts=[volume])
+            with suppress(aiohttp.ClientError):
+                await yard.ask("POST", "/tasks", json=order)
+            await fallen(yard)
+            ended = await yard.terminate(UUID(id))
+            assert (ended.state, ended.ports, ended.gpu_ids) == ("terminated", (), ()), moment
+            nothing_is_left(yard, id, None, moment)
+            assert (await yard.remove(UUID(id))).status == 204
+            assert yard.directories() == []
+
+
+MOVED = DYING.replace(
+    SERVE,
+    """
+from dataclasses import replace
+from stoker.shim import main
+made = main._bundle
+# Where the agents are now.
+main._bundle = lambda home: replace(made(home), root=Path((home.root / "tree").read_text()))
+"""
+    + SERVE,
+)
+
+
+async def test_a_container_that_never_began_is_made_anew_when_its_agents_are_gone(yards: Yards) -> None:
+    """It was made, its shim died, and the next one is of another version, whose tree is another: the one that the
+    container would have mounted was removed, since nothing ran from it."""
+    async with yards(script=MOVED) as yard:
+        (whole,) = (one.parent for one in (yard.home / "bundle").glob("*/bundle.json"))
+        before, now = yard.home / "before", yard.home / "now"
+        await asyncio.to_thread(shutil.copytree, whole, before, symlinks=True)
+        (yard.home / "tree").write_text(str(before))
+        (yard.home / "die").write_text("POST /containers/create after")
+        id = str(uuid4())
+        job = yard.job(id, "echo once", "exit 4", start=True)
+        order = yard.order(id=id, runtime="docker", container={"image": "busybox"}, job=job)
+        with suppress(aiohttp.ClientError):
+            await yard.ask("POST", "/tasks", json=order)
+        before.rename(now)
+        (yard.home / "tree").write_text(str(now))
+        await fallen(yard)
+        task = (await yard.ask("POST", "/tasks", json=order)).task
+        await given(yard, task, job)
+        task = await yard.over(task)
+        assert task.result is not None, task
+        assert (task.result.exit_code, await yard.text(task.id)) == (4, "once\n")
+        assert len(yard.containers()) == 1
+        await yard.clear_task(task.id)
 
 
 async def test_exits_while_nobody_looks(yards: Yards, engine: Engine) -> None:

@@ -5,10 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.engine import ssh as engine_ssh
-from stoker.engine import watch
-from stoker.transport import ssh, tunnel
-from tests.hosts.ground import Stands
+from tests.hosts.ground import Stands, hurry
 from tests.hosts.land import Host, Land
 from tests.hosts.stand import Stand, checkout
 from tests.machine import as_root
@@ -33,14 +30,7 @@ COUNTS = "i=0; while [ ! -e /tmp/go ]; do i=$((i+1)); echo $i; sleep 0.1; done; 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link that is down is noticed in one second instead of fifteen, and so on: the rules are the same."""
-    monkeypatch.setattr(ssh, "KEEPALIVE_S", 0.3)
-    monkeypatch.setattr(ssh, "CONNECT_S", 2.0)
-    monkeypatch.setattr(tunnel, "LONGEST_DELAY_S", 1.0)
-    monkeypatch.setattr(watch, "SILENT_AFTER_S", 1.0)
-    monkeypatch.setattr(watch, "LONGEST_RETRY_S", 0.5)
-    monkeypatch.setattr(engine_ssh, "TEND_S", 0.5)
-    monkeypatch.setattr(engine_ssh, "AGAIN_S", 0.5)
+    hurry(monkeypatch)
 
 
 async def unreachable(s: Stand, host: Host, on: bool = True) -> None:
@@ -307,3 +297,30 @@ async def test_whoever_is_on_the_host_needs_the_token(stand: Stands, shire: Land
         assert root in ("401", "no curl\n")
         host.run("touch /tmp/go")
         await s.run_is(other, "DONE")
+
+
+async def test_a_host_that_is_set_up_anew_while_it_is_in_use_says_whose_key_has_changed(
+    stand: Stands, shire: Land
+) -> None:
+    """It answers, with another key: not away, but somebody has to look. With the key it had, it goes on by itself."""
+    host = shire.host()
+    async with stand() as s, s.serving():
+        await s.apply("office", [host])
+        await s.is_(host, "IDLE")
+        before = host.fingerprint
+        key = (host.written / "etc/ssh/host_key").read_bytes()
+        host.new_host_key()
+        host.reboot()
+        said = await s.in_trouble(host, "has changed", before, host.fingerprint)
+        assert "stoker instance trust" in said
+        await unreachable(s, host)
+        waiting = await s.submit("echo here")
+        (host.written / "etc/ssh/host_key").write_bytes(key)
+        host.reboot()
+        await unreachable(s, host, on=False)
+        await s.run_is(waiting, "DONE")
+
+        async def well() -> bool:
+            return bool((await s.of(host))["trouble"] == "")
+
+        await until(well, "nothing is wrong any more")

@@ -136,7 +136,7 @@ class Installer:
             return
         line = Line(known.address.partition(":")[2], known.token, connect=self._tunnels.connect(id))
         try:
-            await line.raw("POST", "/leave", Leave(force=True), wait_s=ANSWER_S)
+            await line.raw("POST", "/leave", Leave(force=True, for_good=True), wait_s=ANSWER_S)
         except Unavailable:
             # It is not there. What is left of it is removed all the same.
             return

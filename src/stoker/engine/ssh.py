@@ -95,7 +95,7 @@ class SshPerformers:
         return Counts(len(due), again_after_s=0.05 if len(due) > AT_ONCE else None)
 
     def silent(self, id: InstanceId) -> None:
-        """Its shim does not answer: what is the matter there is looked at."""
+        """It or its shim cannot be reached: what is the matter there is looked at."""
         if self._tended.get(id) == float("inf"):
             self._tended[id] = 0.0
 
@@ -107,8 +107,15 @@ class SshPerformers:
         except StokerError as error:
             log.info("a host is looked after later", instance=str(id), error=str(error))
             self._tended[id] = self._now() + AGAIN_S
+            await self._note(id, str(error))
         else:
             self._tended[id] = float("inf")
+            await self._note(id, "")
+
+    async def _note(self, id: InstanceId, trouble: str) -> None:
+        """For people: that it is silent they see, and why, whoever tried to reach it knows."""
+        async with self._database.connection() as connection:
+            await ssh_store.set_trouble(connection, id, trouble)
 
     async def _renew(self, id: InstanceId) -> None:
         host = await self._host(id)

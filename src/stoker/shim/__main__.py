@@ -12,7 +12,8 @@ from stoker.shim.start import serve
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="stoker shim", description="The agent on a host: runs tasks.")
-    parser.add_argument("--home", type=Path, required=True, help="where it keeps everything")
+    keeps = "where it keeps everything; settings.json there may describe the host's GPUs"
+    parser.add_argument("--home", type=Path, required=True, help=keeps)
     parser.add_argument("--detach", action="store_true", help="outlive the session in which it was started")
     said = parser.parse_args()
     if said.detach:

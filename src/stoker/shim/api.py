@@ -176,7 +176,7 @@ class Api:
 
     async def leave(self, request: web.Request) -> web.Response:
         order = await read_body(request, Leave)
-        return say(Left(terminated=await self._shim.leave(force=order.force)), 202)
+        return say(Left(terminated=await self._shim.leave(force=order.force, for_good=order.for_good)), 202)
 
     async def openapi(self, request: web.Request) -> web.Response:
         return web.json_response(openapi())

@@ -202,7 +202,7 @@ class Docker(Written):
     async def _start(self, gpu_ids: Sequence[str], noted: Noted) -> str:
         """Unless there is or was one: the commands of a task never run twice."""
         vessel = self._vessel
-        if not await vessel.look():
+        if not await self._made():
             plan = await self._plan()
             await noted(partial(self._write_assignment, gpu_ids, plan.image))
             await vessel.make(container.body(plan))
@@ -213,6 +213,16 @@ class Docker(Written):
             self._ask()
         self._job = None
         return vessel.id
+
+    async def _made(self) -> bool:
+        """Whether there is one. One that never began and whose agents were replaced meanwhile is made anew: the tree
+        that it would mount has gone with them."""
+        vessel = self._vessel
+        there = await vessel.look()
+        if not there or vessel.running or vessel.ended is not None:
+            return there
+        tree = vessel.sources.get(str(container.BUNDLE), "")
+        return await self._host.in_thread(os.path.exists, tree) or await vessel.discard()
 
     async def _plan(self) -> Plan:
         order = wanted(self._order)

@@ -68,4 +68,6 @@ IMAGE_UNUSED_S = 7 * 24 * 3600.0
 """An image that we pulled and nobody used for so long is removed."""
 IMAGES_FREE_BYTES, IMAGES_FREE_SHARE = 20 * 1024**3, 0.10
 """With less left on the disk of the images, whichever is less, the one that was not used for longest is removed."""
+IMAGES_GONE_S = 10.0
+"""For removing all of them, when nobody comes after us; whoever sent us away waits a little longer than that."""
 PRUNE_S = 600.0

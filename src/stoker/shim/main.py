@@ -15,11 +15,12 @@ from uuid import UUID
 import structlog
 from aiohttp import web
 
+from stoker.bundle.tree import Tree, own_root
 from stoker.core.errors import StokerError
 from stoker.runner.fork_client import start_runner
 from stoker.runner.listening import QUEUE, listen
 from stoker.runner.reaper import kill_leftovers
-from stoker.shim import cgroup, diary, host
+from stoker.shim import cgroup, diary, host, settings
 from stoker.shim.api import Api
 from stoker.shim.change import Changes
 from stoker.shim.containers import Bundle, Containers
@@ -58,9 +59,10 @@ InThread = Callable[..., Awaitable[Any]]
 def run(home: Home, gpus: Sequence[HostGpu] | None = None) -> None:
     """Until SIGTERM or `/leave`, in a home that is ours. Runners go on without us, and the next shim finds them."""
     diary.begin(home.shim_log)
-    found = host.gpus() if gpus is None else gpus
+    told = settings.read(home.root).described() if gpus is None else gpus
+    found = host.gpus() if told is None else told
     # Those that somebody only told us of are known to no driver.
-    checkup = Checkup(home.root, found if gpus is None else (), host.ailing, time.monotonic)
+    checkup = Checkup(home.root, found if told is None else (), host.ailing, time.monotonic)
     asyncio.run(_run(home, found, checkup))
 
 
@@ -119,6 +121,9 @@ def _containers(home: Home) -> Containers:
 
 
 def _bundle(home: Home) -> Bundle:
+    """The one that we run from. There is nothing to make another one of, and it stays as long as it is mounted."""
+    if (own := own_root()) is not None:
+        return Tree(own)
     from stoker.bundle.place import find_or_build
 
     return find_or_build(home.root)

@@ -79,12 +79,8 @@ class Images:
         if not self._used_at:
             return []
         there = {one["Id"]: int(one["Size"]) for one in await self._engine.ask("GET", "/images/json")}
-        removed = []
-        for id in to_prune(self._used_at, there, await self._in_use(), await self._disk(), self._now()):
-            # Never by force: the engine knows best what is in use.
-            with suppress(Conflict, NotFound):
-                await self._engine.ask("DELETE", f"/images/{in_path(id)}")
-                removed.append(id)
+        chosen = to_prune(self._used_at, there, await self._in_use(), await self._disk(), self._now())
+        removed = [id for id in chosen if await self._remove(id)]
         gone = [id for id in self._used_at if id not in there or id in removed]
         for id in gone:
             del self._used_at[id]
@@ -92,6 +88,20 @@ class Images:
             log.info("images removed", images=removed)
             self._ledger.rewrite(self._used_at.items())
         return removed
+
+    async def forget(self) -> None:
+        """All of them go, but those that somebody uses."""
+        for id in list(self._used_at):
+            await self._remove(id)
+            del self._used_at[id]
+
+    async def _remove(self, id: str) -> bool:
+        """Never by force: the engine knows best what is in use, but for a task that is about to begin."""
+        if id not in self._held.values():
+            with suppress(Conflict, NotFound):
+                await self._engine.ask("DELETE", f"/images/{in_path(id)}")
+                return True
+        return False
 
     async def _in_use(self) -> set[str]:
         containers = await self._engine.ask("GET", "/containers/json", params={"all": "1"})

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from stoker.core.errors import Conflict, NotFound, Unavailable, UserError
+from stoker.core.errors import Conflict, NotFound, StokerError, Unavailable, UserError
 from stoker.core.machine import Refused
 from stoker.core.reason import JobReason
 from stoker.core.shim_task import Runtime, S, TerminateAsked, submit
@@ -17,7 +17,7 @@ from stoker.shim import log as logs
 from stoker.shim import process
 from stoker.shim.container import wanted
 from stoker.shim.fence import Removed, check
-from stoker.shim.limits import ANSWER_STARTED_S, LOOK_S, MOST_TASKS
+from stoker.shim.limits import ANSWER_STARTED_S, IMAGES_GONE_S, LOOK_S, MOST_TASKS
 from stoker.shim.shelf import Found, Record
 from stoker.shim.task import Bench, Task
 from stoker.shim.tenant import Tenant, Tenants
@@ -156,7 +156,7 @@ class Shim:
         found: list[VolumeInfo] = await self._host.in_thread(self._host.volumes.infos)
         return tuple(found)
 
-    async def leave(self, *, force: bool) -> int:
+    async def leave(self, *, force: bool, for_good: bool = False) -> int:
         """Ends the shim when no task is live, or after all of them were terminated."""
         live = self.live
         if live and not force:
@@ -167,6 +167,11 @@ class Shim:
             )
         self._leaving = True
         await asyncio.gather(*map(_send_away, live))
+        if for_good:
+            # What cannot be removed in time, or while the engine is away, is left to its owner.
+            with suppress(TimeoutError, StokerError):
+                async with asyncio.timeout(IMAGES_GONE_S):
+                    await self._bench.containers.images.forget()
         self.left.set()
         return len(live)
 

@@ -73,6 +73,8 @@ class Task:
         self._writing = asyncio.Lock()
         self._process = self._made(job)
         self._loop: asyncio.Task[None] | None = None
+        self._waits = ""
+        """For what its start has to wait, if it does."""
         self.started = asyncio.Event()
         """Its start is over, one way or the other."""
         self.has_job = asyncio.Event()
@@ -221,12 +223,15 @@ class Task:
         except Unavailable as error:
             # The disk is full, or the engine is away; the task was accepted, so it waits.
             log.warning("hook has to wait", task=str(self.record.id), hook=hook, error=str(error))
+            self._waits = _sentence(error)
+            self._show()
             await self._news_or(within_s=DISK_FULL_AGAIN_S)
             return
         except Exception as error:
             reason = JobReason.PORTS_BINDING_FAILED if isinstance(error, PortTaken) else None
             event = HookFailed(hook, _sentence(error), reason)
             log.warning("hook failed", task=str(self.record.id), hook=hook, exc_info=error)
+        self._waits = ""
         self._tell(event)
 
     async def _performed(self, hook: Hook) -> Event | None:
@@ -245,6 +250,7 @@ class Task:
 
     async def _undo(self, effect: Undo) -> None:
         """Gives up when somebody is in more of a hurry than before."""
+        self._waits = ""
         shown = asyncio.get_running_loop().call_later(SHOWN_AFTER_S, self._show)
         try:
             if effect.hook is not Hook.CONTAINER or self._process.left:
@@ -346,7 +352,7 @@ class Task:
             state=task.state,
             ending=task.ending,
             reason=task.reason,
-            message=task.message,
+            message=task.message or ("" if task.ending else self._waits),
             socket=self.record.socket if task.state is S.RUNNING else "",
             gpu_ids=task.gpu_ids,
             result=self._process.result,

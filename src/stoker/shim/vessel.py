@@ -45,6 +45,8 @@ class Vessel:
         """Nothing: as far as we know there is none."""
         self.running = False
         self.ended: Ended | None = None
+        self.sources: dict[str, str] = {}
+        """What of the host is mounted in it, by where it is there."""
 
     async def look(self) -> bool:
         """Whether it is there; how it is, is in `running` and `ended` then."""
@@ -56,6 +58,7 @@ class Vessel:
                 self.ended, self.running = self.ended or Ended(), False
             return False
         self.id, state = str(found["Id"]), found["State"]
+        self.sources = {one["Target"]: one["Source"] for one in found["HostConfig"].get("Mounts") or ()}
         if state["Status"] in _ENDED:
             self.ended = Ended(state["ExitCode"], bool(state.get("OOMKilled")), state.get("Error") or "")
             self.running = False
@@ -98,6 +101,12 @@ class Vessel:
                 await asyncio.sleep(_REMOVED_LOOK_S)
             else:
                 return
+
+    async def discard(self) -> bool:
+        """Unless it was started after all. Whether it is still there."""
+        with suppress(Conflict, NotFound):
+            await self._engine.ask("DELETE", f"/containers/{self._name}", params={"v": "1"})
+        return await self.look()
 
     async def last_words(self) -> str:
         """Of the container itself: of a runner that did not come up, or of what the engine tried to start."""

@@ -42,6 +42,11 @@ WHERE instance.id = $1
 """
 
 STEPS = "UPDATE ssh_host SET steps = $3, trouble = $4 WHERE fleet_id = $1 AND place = $2"
+TROUBLE = """
+UPDATE ssh_host SET trouble = $2 FROM instance
+WHERE instance.id = $1 AND ssh_host.fleet_id = instance.fleet_id AND ssh_host.place = instance.location
+  AND ssh_host.trouble <> $2
+"""
 TOUCH = "UPDATE ssh_host SET touched = $3 WHERE fleet_id = $1 AND place = $2"
 GONE = "DELETE FROM ssh_host WHERE fleet_id = $1 AND place = $2 AND NOT wanted"
 
@@ -155,6 +160,11 @@ async def get(tx: Connection, instance_id: InstanceId) -> SshHost | None:
 
 async def set_steps(tx: Connection, host: SshHost, steps: Sequence[dict[str, Any]], trouble: str) -> None:
     await tx.execute(STEPS, host.fleet_id, host.place, json.dumps(list(steps), ensure_ascii=False), trouble)
+
+
+async def set_trouble(tx: Connection, instance_id: InstanceId, trouble: str) -> None:
+    """What stands in the way of a host that is up; nothing: it is as it should be."""
+    await tx.execute(TROUBLE, instance_id, trouble)
 
 
 async def touch(tx: Connection, host: SshHost, touched: bool) -> None:

@@ -85,6 +85,7 @@ class Tunnel:
             self._failures += 1
             delay_s = min(FIRST_DELAY_S * 2 ** min(self._failures - 1, 8), LONGEST_DELAY_S)
             self._trouble, self._not_before = error, self.clock() + delay_s
+            self.deaf(self.id)
             raise
         else:
             self._connection, self._failures, self._trouble = made, 0, None
@@ -123,7 +124,7 @@ class Tunnel:
 
 class Tunnels:
     def __init__(self, doors: Doors, deaf: Callable[[InstanceId], None] = lambda id: None) -> None:
-        """`deaf` is told of a host that is there, while somebody whom we want to speak to there is not."""
+        """`deaf` is told of a host that cannot be reached, or where somebody whom we want to speak to is not."""
         self._doors, self._deaf = doors, deaf
         self._tunnels: dict[InstanceId, Tunnel] = {}
 

@@ -200,7 +200,7 @@ class TaskInfo(Answer):
     state: TaskState
     ending: bool = False
     reason: JobReason | None = None
-    message: str = ""
+    message: str = Field(default="", description="Why it ended; before that, for what its start has to wait.")
     socket: str = Field(default="", description="Where its runner listens.")
     gpu_ids: tuple[str, ...] = ()
     result: Result | None = Field(default=None, description="How its commands ended, once they have.")
@@ -249,6 +249,7 @@ class ChangesQuery(Order):
 
 class Leave(Order):
     force: bool = Field(default=False, description="Terminate every task first.")
+    for_good: bool = Field(default=False, description="Nobody comes after it: the images that it pulled go too.")
 
 
 class Left(Answer):

@@ -190,7 +190,8 @@ class Host:
 
     def start(self, words: Sequence[str]) -> "subprocess.Popen[bytes]":
         """A program that goes on, as root, where we are."""
-        inside = ["nsenter", "--target", str(self.init), "--mount", "--pid", "--net", "--root", "--wd", "--"]
+        apart = ("--mount", "--pid", "--net", "--cgroup", "--root", "--wd")
+        inside = ["nsenter", "--target", str(self.init), *apart, "--"]
         environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": HOME}
         line = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words)}"
         return subprocess.Popen([*inside, "/bin/sh", "-c", line], stdin=subprocess.DEVNULL, env=environ)

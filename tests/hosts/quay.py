@@ -17,6 +17,8 @@ from typing import Final
 
 from stoker.engine.install import ROOT_BASE
 from stoker.shim.cgroup import name_of
+from tests.hosts import group
+from tests.hosts.dock import DISK
 from tests.hosts.engine import busybox_tree
 from tests.hosts.land import Host
 from tests.hosts.packages import need
@@ -28,17 +30,10 @@ START_S: Final = 30.0
 LOOK_S: Final = 0.05
 SHIM: Final = f"{ROOT_BASE}/shim"
 
-FURNISH: Final = """\
-set -e
-mkdir -p "$1/docker" "$1/root/var/lib/docker" "$1/root$3"
-mount --bind "$1/docker" "$1/root/var/lib/docker"
-mount --bind "$2" "$1/root$3"
-while read -r kind point options; do
-  mkdir -p "$1/root$point"
-  mount -t "$kind" -o "$options" "$kind" "$1/root$point"
-done
+SHARING: Final = """\
+mkdir -p "$1/root{seen}"
+mount --bind {shared} "$1/root{seen}"
 """
-CGROUPS: Final = "/sys/fs/cgroup"
 RUNTIME: Final = f"""\
 #!/bin/sh
 before= bundle=
@@ -52,6 +47,10 @@ exec runc "$@"
 """
 """Containers see what hosts share, whatever they ask for: nobody may ask for a directory of a host."""
 ENGINE: Final = """\
+for group in /sys/fs/cgroup/*/cgroup.procs; do
+  case $group in */host/*) echo 0 >$group; break ;; esac
+  [ -e /sys/fs/cgroup/cgroup.controllers ] || echo 0 >$group
+done
 rm -f /run/docker.pid
 noted=/run/docker/containerd/containerd.pid tries=0
 while kill -0 "$(cat $noted)" && [ $tries -lt 50 ]; do sleep 0.1; tries=$((tries + 1)); done
@@ -59,8 +58,8 @@ kill -0 "$(cat $noted)" || rm -f $noted
 exec dockerd -H unix:///run/docker.sock --iptables=false --ip6tables=false --shutdown-timeout 3 \
   --add-runtime seeing=/srv/seeing --default-runtime seeing "$@"
 """
-"""What a killed one left behind would keep the next one from starting: it takes a process that nobody has buried yet
-for one that lives."""
+"""First it goes where the host's other processes are. What a killed one left behind would keep it from starting: it
+takes a process that nobody has buried yet for one that lives."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Traces:
     """Sockets on which somebody listens, of the network and of the file system."""
     containers: tuple[str, ...]
     groups: frozenset[str]
-    """Control groups, which all hosts of a machine share."""
+    """Control groups of our agent."""
 
     def beyond(self, before: "Traces") -> dict[str, list[str]]:
         """What was not there before."""
@@ -95,21 +94,16 @@ class Quay:
     shared: Path
     lasting: bool = False
     """Its containers go on without it."""
-    boots: int = 0
     _engine: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     # Its life.
 
-    def furnish(self) -> None:
-        """After each boot of the host."""
-        disk = str(self.host.disk)
-        # Among its mounts, and not yet in its tree: there what is mounted does not exist.
-        inside = ["nsenter", "--target", str(self.host.init), "--mount", "--"]
-        words = [*inside, "/bin/sh", "-c", FURNISH, "furnish", disk, str(self.shared), SHARED]
-        done = subprocess.run(words, input=_cgroups(), capture_output=True, text=True, timeout=30, check=False)
-        assert done.returncode == 0, done.stderr
-        self.boots += 1
-        self.host.write("/srv/seeing", RUNTIME, 0o755)
+    def boot(self) -> None:
+        host, shared = self.host, SHARING.format(shared=shlex.quote(str(self.shared)), seen=SHARED)
+        host.before = DISK + shared + group.joining(host.space)
+        host.write("/etc/land-engine", group.MOUNTING)
+        host.write("/srv/seeing", RUNTIME, 0o755)
+        host.boot()
         self.start_engine()
 
     def start_engine(self) -> None:
@@ -137,10 +131,12 @@ class Quay:
         self.host.run(f"kill -9 $(cat {SHIM}/pid)", check=False)
 
     def reboot(self) -> None:
-        self.host.reboot()
+        self.host.switch_off()
+        # Of a machine that was off no group is left.
+        group.remove(self.host.space)
         if self._engine is not None:
             self._engine.wait(START_S)
-        self.furnish()
+        self.boot()
 
     def make_image(self, tree: Path) -> None:
         """With what programs of these tests need: a shell, and locks."""
@@ -159,7 +155,7 @@ class Quay:
         listening = (
             self.host.run("ss -Hlntu | awk '{print $1, $5}'; find /run /tmp -type s ! -path '/run/docker*'") or ""
         )
-        groups = self.host.run(f"find {CGROUPS} -type d -name {name_of(Path(SHIM))}") or ""
+        groups = self.host.run(f"find {group.ROOT} -type d -name {name_of(Path(SHIM))}") or ""
         return Traces(
             tuple(self.host.processes()),
             frozenset(self.host.files()),
@@ -177,15 +173,3 @@ def _copy(program: str, tree: Path) -> None:
         place = tree / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, place)
-
-
-def _cgroups() -> str:
-    """Mounts of this machine's control groups, which those of the host become; of `/sys` it has one of its own."""
-    lines = [line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines()]
-    own = ("relatime", "rw", "ro")
-    told = [
-        f"{kind} {point} {','.join(['rw', *(one for one in options.split(',') if one not in own)])}\n"
-        for _, point, kind, options, *_ in lines
-        if point == CGROUPS or point.startswith(f"{CGROUPS}/")
-    ]
-    return "".join(told)

@@ -26,9 +26,9 @@ from stoker.client.log import Which
 from stoker.core.errors import Broken, NotFound, Unavailable
 from stoker.wire.frame import decode
 from tests.hosts.blow import Battle, schedule
-from tests.hosts.quay import SHIM, Quay, Traces
 from tests.hosts.land import Land
 from tests.hosts.plan import Planned, plans
+from tests.hosts.quay import SHIM, Quay, Traces
 from tests.hosts.verdict import Ends, judge
 from tests.machine import as_root
 from tests.process.stand import Stand
@@ -144,7 +144,7 @@ class Campaign:
     async def _prepare(self) -> list[Traces]:
         quays = self.battle.quays
         for quay in quays:
-            await asyncio.to_thread(quay.furnish)
+            await asyncio.to_thread(quay.boot)
         for quay in quays:
             await asyncio.to_thread(quay.engine_is_up)
             await asyncio.to_thread(quay.make_image, quay.shared / "tree")
@@ -225,7 +225,7 @@ def campaign(new_home: Callable[[], Path], shire: Land, bundles: Path) -> Any:
     for place, mode in ((shared, 0o1777), (shared / "locks", 0o1777), (shared / "lines", 0o666)):
         place.chmod(mode)
     # One is started by cron after a reboot, the others by the server; of one the containers go on without their engine.
-    quays = [Quay(shire.host(cron=number == 0), shared, lasting=number != 1) for number in range(HOSTS)]
+    quays = [Quay(shire.host(cron=number == 0, boot=False), shared, lasting=number != 1) for number in range(HOSTS)]
     planned = list(plans(RUNS, random.Random(SEED), LONGEST_RUN_S))
     try:
         yield Campaign(stand, Battle(stand, quays), trail, planned)

@@ -7,7 +7,6 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 SEEDS ?= 200
 KILLS ?= 50
-MINUTES ?= 20
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -44,9 +43,15 @@ sim: $(STAMP) ## the simulation: make sim SEEDS=2000, or SEED=17 for one story
 chaos: $(STAMP) ## kill -9 of engines and of PostgreSQL under load, fifty times: make chaos [KILLS=50] [SEED=1]
 	STOKER_KILLS=$(KILLS) $(if $(SEED),STOKER_SEED=$(SEED)) $(PY) -m pytest -s tests/process/test_kill.py
 
+chaos-swarm: MINUTES ?= 20
 chaos-swarm: $(STAMP) ## workers and the server killed and frozen over 50,000 swarm tasks: make chaos-swarm [MINUTES=20] [TASKS=50000] [SEED=1]
 	STOKER_MINUTES=$(MINUTES) $(if $(TASKS),STOKER_TASKS=$(TASKS)) $(if $(SEED),STOKER_SEED=$(SEED)) \
 		$(PY) -m pytest -s -vv tests/process/test_swarm_chaos.py
+
+chaos-hosts: MINUTES ?= 15
+chaos-hosts: $(STAMP) ## links, engines, agents, hosts and the server hit over 200 runs on three hosts, as root: make chaos-hosts [MINUTES=15] [RUNS=200] [SEED=1]
+	STOKER_MINUTES=$(MINUTES) $(if $(RUNS),STOKER_RUNS=$(RUNS)) $(if $(SEED),STOKER_SEED=$(SEED)) \
+		$(PY) -m pytest -s -vv tests/hosts/test_chaos.py
 
 bench: $(STAMP) ## measure, with limits; figures also in bench/results.json; PART=engine for one part
 	$(PY) -m bench $(PART)
@@ -72,4 +77,4 @@ format: $(STAMP) ## let ruff put the code in order
 clean: ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 
-.PHONY: help install quickstart check test sim chaos chaos-swarm bench bench-swarm gpu bundle docs format clean
+.PHONY: help install quickstart check test sim chaos chaos-swarm chaos-hosts bench bench-swarm gpu bundle docs format clean

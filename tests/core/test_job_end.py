@@ -181,6 +181,17 @@ def test_an_abort_during_a_stop_cuts_the_grace() -> None:
     assert JOB.step(job, GraceCut(), 102.0).row is None
 
 
+def test_what_may_have_begun_unheard_has_its_grace_too() -> None:
+    """The link was cut while it started: its program may have run for long when its user stops it."""
+    unheard = replace(running(Policy(stop_duration_s=3600)), state=S.PULLING, running_at=None)
+    job, effects, _ = walk(JOB, unheard, STOP, now=100.0)
+    assert effects == [RemoveTask(grace_s=3600)]
+    _, effects, _ = walk(JOB, job, GraceCut(), now=101.0)
+    assert effects == [RemoveTask()], "an abort cuts it, whoever began"
+    assert walk(JOB, unheard, ABORT)[1] == [RemoveTask()]
+    assert walk(JOB, unheard, Exited(0))[1] == [RemoveTask(known=True)]
+
+
 def test_an_abort_does_not_rewrite_why_a_job_failed() -> None:
     """It was evicted and is stopping; the abort makes it quicker, not another story."""
     job, _, _ = walk(JOB, running(), Interrupted(HERE), GraceCut())

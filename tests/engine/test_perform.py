@@ -19,13 +19,14 @@ from stoker.core.job_facts import (
     SubmitJob,
     TaskAccepted,
 )
+from stoker.core.limits import LONGEST_GRACE_S
 from stoker.core.reason import JobReason
 from stoker.core.shim_task import S
 from stoker.engine.change import Change
 from stoker.engine.perform import JobPerformers
 from stoker.store.outbox import Errand
 from stoker.wire.runner import Result
-from stoker.wire.shim import TaskInfo
+from stoker.wire.shim import TaskInfo, Terminate
 
 HERE = InstanceId(uuid4())
 ERRAND = Errand(uuid4(), 7, "job", uuid4(), uuid4(), 1, "PROVISIONING", "StartTask", "{}", 0)
@@ -135,8 +136,10 @@ class Ending(Agent):
     def __init__(self) -> None:
         super().__init__(Unavailable("never said"))
         self.done: list[Any] = []
+        self.graces_s: list[float] = []
 
-    async def terminate(self, *_: object) -> TaskInfo:
+    async def terminate(self, id: object, order: Terminate, wait_s: float) -> TaskInfo:
+        self.graces_s.append(order.grace_s)
         result = Result(exit_code=137, signal=9, ended_at=0.0, log_end=0)
         return TaskInfo(id=ERRAND.target, fence=7, state=S.TERMINATED, result=result)
 
@@ -159,3 +162,12 @@ async def test_how_a_program_ended_is_committed_before_its_task_is_forgotten() -
         change = await performers.remove_task(ERRAND, RemoveTask(known=known))
         assert [fact.event for fact in change.facts] == [CleanedUp(Cleanup.REMOVE, attempt=1)]
         assert shim.done == order
+
+
+async def test_whoever_may_have_begun_unheard_is_removed_with_its_grace() -> None:
+    """Of a program that runs nobody has heard when the link was cut while it started: it is asked, and not killed."""
+    shim = Ending()
+    performers = JobPerformers(shim, Orders(), shim, shim.tell, float)  # type: ignore[arg-type]
+    for grace_s in (120.0, 0.0, 1e9):
+        await performers.remove_task(ERRAND, RemoveTask(grace_s=grace_s))
+    assert shim.graces_s == [120.0, 0.0, LONGEST_GRACE_S]

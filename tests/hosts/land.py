@@ -79,11 +79,9 @@ mkdir -p /run/sshd
 if [ -e /etc/land-cron ]; then rm -f /var/run/crond.pid /var/run/crond.reboot; /usr/sbin/cron; fi
 if [ -e /etc/land-engine ]; then . /etc/land-engine; fi
 touch /run/booted
-mkfifo /run/off
-exec 3<>/run/off
-while :; do read -r -t 3600 <&3 && exit 0; done
+while :; do sleep 3600; done
 """
-"""The first process of a host, which bash is: it buries whoever has no other parent."""
+"""The first process of a host, which bash is: while it waits for a child it buries whoever has no other parent."""
 
 
 @dataclass
@@ -192,7 +190,8 @@ class Host:
 
     def start(self, words: Sequence[str]) -> "subprocess.Popen[bytes]":
         """A program that goes on, as root, where we are."""
-        inside = ["nsenter", "--target", str(self.init), "--mount", "--pid", "--net", "--root", "--wd", "--"]
+        apart = ("--mount", "--pid", "--net", "--cgroup", "--root", "--wd")
+        inside = ["nsenter", "--target", str(self.init), *apart, "--"]
         environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": HOME}
         line = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words)}"
         return subprocess.Popen([*inside, "/bin/sh", "-c", line], stdin=subprocess.DEVNULL, env=environ)

@@ -65,6 +65,8 @@ class Stand:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")}
         name, _, value = self._mark.partition("=")
         self.environ = {**kept, "PYTHONPATH": str(ROOT / "src"), "STOKER_HOME": str(home), name: value, **environ}
+        self.program: tuple[str, ...] = ("-m", "stoker.cli.main")
+        """What Python is asked to run as the server."""
         self.server: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
 
@@ -79,7 +81,7 @@ class Stand:
         self.home.mkdir(parents=True, exist_ok=True)
         self.home.chmod(0o711)
         words = ["up"] if self._local else ["server"]
-        command = [sys.executable, "-m", "stoker.cli.main", *words, "--port", str(self.port)]
+        command = [sys.executable, *self.program, *words, "--port", str(self.port)]
         with open(self.home / "server.log", "ab") as log:
             self.server = subprocess.Popen(
                 command, env=self.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"

@@ -57,7 +57,7 @@ def end(
     note = message or reason
     if first is Cleanup.RELEASE and job.instance_id is None:
         return Then(fields, (), (Send("job", job.id, Released()),), note)
-    return Then(fields, (wish(job, first, now, exited=exited_at is not None),), (), note)
+    return Then(fields, (wish(job, first, now, exited=exited_at is not None, grace_s=grace_s),), (), note)
 
 
 def next_cleanup(job: Job, after: Cleanup | None, *, exited: bool, gone: bool) -> Cleanup:
@@ -75,14 +75,15 @@ def next_cleanup(job: Job, after: Cleanup | None, *, exited: bool, gone: bool) -
     return next(step for step in ORDER[start:] if needed[step])
 
 
-def wish(job: Job, step: Cleanup, now: float, *, exited: bool) -> Effect:
+def wish(job: Job, step: Cleanup, now: float, *, exited: bool, grace_s: float = 0.0) -> Effect:
+    """`grace_s`: of what may run though nobody has heard that it began."""
     match step:
         case Cleanup.UNREGISTER:
             return Unregister()
         case Cleanup.STOP:
             return AskStop(grace_s=job.policy.stop_duration_s)
         case Cleanup.REMOVE:
-            return RemoveTask(known=exited)
+            return RemoveTask(known=exited, grace_s=grace_s if job.running_at is None and not exited else 0.0)
         case Cleanup.DETACH:
             return DetachVolumes(force_at=now + job.policy.detach_limit_s)
         case Cleanup.RELEASE:
@@ -163,7 +164,8 @@ def cut_grace(job: Job, event: GraceCut, now: float) -> Then:
     reason = JobReason.ABORTED_BY_USER if job.reason is JobReason.TERMINATED_BY_USER else job.reason
     if job.cleanup is Cleanup.STOP:
         return advance(job, now, reason=reason, remove_at=now, note="aborted")
-    return ask(reason=reason, remove_at=now, note="aborted")
+    wishes = (RemoveTask(),) if job.cleanup is Cleanup.REMOVE and job.running_at is None else ()
+    return ask(*wishes, reason=reason, remove_at=now, note="aborted")
 
 
 def finish(job: Job, event: Released, now: float) -> Then:

@@ -296,9 +296,11 @@ class AskStop(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RemoveTask(Effect):
-    """Stop and remove the shim task. How its commands ended is told before it is removed, unless that is known."""
+    """Stop and remove the shim task. How its commands ended is told before it is removed, unless that is known. They
+    may run though nobody has heard of it: then they have the same grace as others."""
 
     known: bool = False
+    grace_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ class JobPerformers:
         """The task is ended first, then its logs are read to their end, and only then is anything forgotten."""
         try:
             shim = await self._shim(errand)
-            ended = await self._end(shim, errand)
+            ended = await self._end(shim, errand, min(effect.grace_s, LONGEST_GRACE_S))
             if isinstance(ended, Exited | LimitExceeded) and not effect.known:
                 # It would be gone with the task: committed here before it is forgotten there.
                 await self._tell(_said(errand, ended))
@@ -213,10 +213,10 @@ class JobPerformers:
         while len(self._sockets) > REMEMBERED:
             self._sockets.popitem(last=False)
 
-    async def _end(self, shim: Shim, errand: Errand) -> End | None:
+    async def _end(self, shim: Shim, errand: Errand, grace_s: float) -> End | None:
         """How its commands ended, where anybody knows."""
         try:
-            task = await shim.terminate(errand.target, Terminate(fence=errand.fence), TERMINATION_S)
+            task = await shim.terminate(errand.target, Terminate(fence=errand.fence, grace_s=grace_s), TERMINATION_S)
         except NotFound:
             return None
         if task.state is not S.TERMINATED:

@@ -1,5 +1,4 @@
-"""What hosts say of containers, as people are told it: how far an image has come, for what else a start waits, and where
-its ports are."""
+"""What hosts say of containers, as people are told it: how far an image is, for what else a start waits, its ports."""
 
 from typing import Any
 from uuid import UUID, uuid4

@@ -14,7 +14,7 @@ from stoker.core.fit import Asker, Room
 from stoker.core.graph import Edge, Held
 from stoker.core.ids import ProjectId, TaskId, WorkerId
 from stoker.core.task import AVAILABLE, INACTIVE, State
-from stoker.engine.muster import MOST_WORDS, Muster
+from stoker.engine.muster import MOST_WORDS, Muster, share
 from stoker.engine.swarm import Heard, Swarm, Word
 from stoker.store import task_kind
 from stoker.store.claim import Ask, Work
@@ -99,6 +99,15 @@ async def standing(muster: Muster, count: int) -> None:
 
 def said(muster: Muster, word: Word, wait_s: float = LONG_S) -> "asyncio.Task[Heard]":
     return asyncio.create_task(muster.say(word, wait_s))
+
+
+@pytest.mark.parametrize(
+    ("queued", "answered", "taken"),
+    [(0, 3, 0), (1, 0, 1), (1, 1, 1), (16, 0, 8), (8, 8, 8), (15, 1, 8), (3, 8, 3), (9, 64, 9), (200, 64, MOST_WORDS)],
+)
+def test_a_round_takes_half_of_those_who_speak(queued: int, answered: int, taken: int) -> None:
+    """The other half is read and answered meanwhile; nobody waits for somebody who has not come back."""
+    assert share(queued, answered) == taken
 
 
 async def test_what_many_say_at_once_is_said_to_the_database_together(database: Databases) -> None:

@@ -58,6 +58,8 @@ Subsystem sftp internal-sftp
 
 OUTSIDE: Final = """\
 set -e
+# What other tests have mounted just now would be in use for as long as this host is on.
+awk '$2 ~ "^/tmp/stoker-tests-" {print $2}' /proc/mounts | while read -r place; do umount -l "$place" || true; done
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
 mount --rbind /dev "$1/root/dev"
 mount -t proc proc "$1/root/proc"

@@ -1,9 +1,10 @@
 """Gathers what the workers of the swarm say, and says it to the database together.
 
-Theory of operation. A round is one transaction: whatever words came while the round before was on its way, and the
-claims of those who wait for a first task. There is no timer: a lone word makes a round of its own at once, and a
-thousand workers make few and large ones. A claim that finds nothing stands until something becomes available, here or
-elsewhere; of one worker only the latest claim stands. Since those who stand are served in the very transaction that
+Theory of operation. A round is one transaction: words that came while the round before was on its way, and the claims
+of those who wait for a first task. There is no timer: a lone word makes a round of its own at once, and a thousand
+workers make few and large ones. A round takes half of those who speak just now, so that the server reads and answers
+one half while the database hears the other. A claim that finds nothing stands until something becomes available, here
+or elsewhere; of one worker only the latest claim stands. Since those who stand are served in the very transaction that
 releases a task, a chain of tasks costs one commit a link.
 """
 
@@ -117,11 +118,13 @@ class Muster:
             self._rounds = asyncio.get_running_loop().create_task(self._run(), name="muster")
 
     async def _run(self) -> None:
+        answered = 0
         try:
             while self._queue or self._look:
-                waiters = [self._queue.popleft() for _ in range(min(MOST_WORDS, len(self._queue)))]
+                waiters = [self._queue.popleft() for _ in range(share(len(self._queue), answered))]
                 self._look = False
                 await self._round(waiters)
+                answered = len(waiters)
         finally:
             self._rounds = None
 
@@ -179,6 +182,12 @@ class Muster:
             return
         for waiter in waiters:
             await self._round([waiter])
+
+
+def share(queued: int, answered: int) -> int:
+    """Of the words that wait, those for the next round: half of all who speak, with those who were answered just now
+    and will speak again. While the database hears one half, the other is answered and read."""
+    return min(MOST_WORDS, queued, -(-(queued + answered) // 2))
 
 
 def _word(waiter: _Waiter) -> Word:

@@ -128,8 +128,9 @@ if [ "$before" != "$digest" ]; then
   if [ "$systemd" = 1 ]; then systemctl stop stoker-host 2>/dev/null || true; fi
   stop
 fi
+# A removal that was cut off may end beside us. What it took away is made so that others may pass, or not at all.
+[ -d "$base/shim" ] || { mkdir -p "$base/shim"; chmod 700 "$base/shim"; }
 umask 077
-mkdir -p "$base/shim"
 printf '%s\\n' "$owner" >"$base/owner"
 printf '%s\\n' "$door" >"$base/shim/door"
 printf '%s' "$start" >"$base/.start"

@@ -25,8 +25,12 @@ SECRET = "sword-of-the-fish"
 async def test_a_run_in_a_container(docker_house: House, engine: Engine) -> None:
     async with docker_house.serving() as house:
         one = await house.machine()
-        (shown,) = (await house.ask("GET", "instances"))["items"]
-        assert shown["resources"]["docker"] is True
+
+        async def answers() -> bool:
+            (shown,) = (await house.ask("GET", "instances"))["items"]
+            return shown["resources"]["docker"] is True
+
+        await until(answers, "the machine has told that its engine answers")
         run = await house.submit("echo hello from $COLOUR", "exit 7", image="own", entrypoint="/bin/env", user="app")
         row, (job,) = await house.ended(run), await house.jobs(run)
         assert (row["state"], job["exit_code"]) == ("FAILED", 7)

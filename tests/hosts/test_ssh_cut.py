@@ -140,11 +140,19 @@ async def test_a_link_is_cut_for_ever_in_each_state(
 
 
 async def forced(s: Stand, host: Host) -> None:
-    """At first it is to leave whatever runs on it; and since it cannot be reached for that, it is gone."""
+    """At first it is to leave whatever runs on it; and since it cannot be reached for that, it is gone. One that was
+    never met has nothing to leave, and is gone at once; its fleet names it again."""
     one = await s.of(host)
+
+    async def heeded() -> Any:
+        now = await s.of(host)
+        heard = now is not None and (now["id"] != one["id"] or now["status"] == "TERMINATING")
+        return now if heard else None
+
     if one["status"] != "TERMINATING":
         await s.told("DELETE", f"instances/{one['name']}?force=true")
-        await s.is_(host, "TERMINATING")
+        if (await until(heeded, f"{host} is to leave"))["id"] != one["id"]:
+            return
         await s.in_trouble(host, "does not answer")
     await s.told("DELETE", f"instances/{one['name']}?force=true")
 

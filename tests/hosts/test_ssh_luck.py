@@ -235,7 +235,11 @@ async def test_an_upgrade_of_the_agents_disturbs_no_job(stand: Stands, shire: La
 
             await until(renewed, "the agents are the new ones")
             assert host.run(f"cat {base}/shim/pid") != before
-            assert (host.run(f"ls {base}/bundle") or "").split() == sorted([s.parcel.digest, "layers"])
+
+            def alone() -> bool:
+                return (host.run(f"ls {base}/bundle") or "").split() == sorted([s.parcel.digest, "layers"])
+
+            await until(alone, "the old tree is gone")
             told = host.run(f"cat {base}/bundle/{s.parcel.digest}/agents/told; stat -c %i {base}/bundle/*/python/told")
             assert told == f"version 2{python}", "what had not changed was not sent again"
             assert copies(host) == 1

@@ -186,6 +186,9 @@ def test_a_disk_of_a_provider_goes_with_its_jobs_from_machine_to_machine(server:
     assert code == 0, said
     (other,) = json.loads(server("instance", "list", "--fleet", "cloud", "--json").stdout)
     assert other["name"] != machine["name"]
+    # Its agent is a process of this host, which outlives the server.
+    assert server("fleet", "delete", "cloud", "-y").returncode == 0
+    until(lambda: "cloud" not in {one["fleet"] for one in json.loads(server("instance", "list", "--json").stdout)})
 
 
 def test_a_directory_of_the_host_is_mounted_for_the_servers_admin(server: Real, shared_directory: Path) -> None:
